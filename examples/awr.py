@@ -89,12 +89,12 @@ class AWR(Agent):
         policy_loss = -imitation * policy.log_prob(rollout.raw_action)
         weights = mean_weights(rollout.valid, rollout.weight)  # [T, B], a sum with them is the mean over valid rows
         loss = (weights * (policy_loss + settings.value_coef * error.square())).sum()
-        report = LossResult(
+        result = LossResult(
             lambda: weighted_means(weights, {"train/critic_loss": error.square(), "train/entropy": policy.entropy}),
             lambda: td_error_stats(rollout.valid, advantage),
             features,
         )
-        return {"awr": loss}, report
+        return {"awr": loss}, result
 
 
 def run(max_step: int = 100_000) -> RunResult:

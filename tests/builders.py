@@ -299,6 +299,6 @@ def compute_gradient(scalar: Tensor, *modules: nn.Module) -> Tensor:
 
 def update(learner: Learner, rollout: Rollout) -> LossResult:
     """Make one update of a learner from one batch."""
-    report = learner.compute_gradients(rollout)
+    result = learner.compute_gradients(rollout)
     learner.apply_gradients()
-    return report
+    return result

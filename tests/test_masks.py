@@ -134,13 +134,13 @@ def test_forbidden_actions_are_never_taken_and_their_values_affect_no_loss(make_
     assert adapter.restarts == 0  # the environments raise if a forbidden action is taken
     # Replayed actions were taken by an older policy, so their probabilities differ.
     batch.behavior = torch.where(batch.behavior > -1e8, 0.5 * batch.behavior, batch.behavior)
-    losses, report = agent.loss(batch)
+    losses, result = agent.loss(batch)
     sum(losses.values()).backward()
-    metrics = {name: value.item() for name, value in report.compute_metrics().items()}
+    metrics = {name: value.item() for name, value in result.compute_metrics().items()}
     assert abs(metrics["train/value"]) < 30 and metrics["train/critic_loss"] < 200
     assert metrics["train/entropy"] <= np.log(agent.family.statistics_size)
     assert 0 <= metrics.get("train/kl_to_average", 0) < 20 and metrics.get("train/trust_region_fraction", 1) > 0.1
-    assert report.compute_td_errors().max() < 50
+    assert result.compute_td_errors().max() < 50
     for gradient in list_gradients():
         assert gradient[where].eq(0).all()
         assert gradient[~where].ne(0).any() and gradient.norm() < 100

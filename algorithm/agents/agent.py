@@ -231,7 +231,7 @@ class Agent(ABC):
 
     @abstractmethod
     def loss(self, rollout: Rollout) -> tuple[Mapping[str, Tensor], LossResult]:
-        """Return one loss for each group, whose gradient reaches the parameters of this group only, and a report.
+        """Return one loss for each group, whose gradient reaches the parameters of this group only, and a LossResult.
 
         The losses are means over the valid rows (`mean_weights`), so that several learners can weight their gradients
         by the number of these rows. The optimizer steps the groups that have a loss; the others keep their parameters

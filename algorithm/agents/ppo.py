@@ -94,10 +94,10 @@ class Ppo(StateValueAgent):
             objectives = {"train/policy_objective": clipped_objective(rho, advantage, clip_ratio)}
             return summarize_update(weights, metric_values, targets["value"], v, objectives)
 
-        report = LossResult(
+        result = LossResult(
             compute_metrics, lambda: td_error_stats(valid, targets["value"] - v), features, kl_excess=kl_excess
         )
-        return {"actor_critic": surrogate_loss(ascent_direction.clone(), outputs)}, report
+        return {"actor_critic": surrogate_loss(ascent_direction.clone(), outputs)}, result
 
     def _compute_scale(self, schedule: str, final_fraction: float) -> float:
         """Return a setting at the current progress of the run, as a fraction of its initial value."""

@@ -122,13 +122,13 @@ class Reactor(Agent):
         loss = surrogate_loss(policy_direction.clone(), outputs.logits[:-1]) + surrogate_loss(
             value_direction.clone(), outputs.values[:-1]
         )
-        report = LossResult(
+        result = LossResult(
             compute_metrics,
             lambda: td_error_stats(valid, critic.error),
             outputs.features,
             compute_row_errors=lambda: critic.error,
         )
-        return {"reactor": loss}, report
+        return {"reactor": loss}, result
 
     def _estimate_policy_gradient(
         self, critic: CriticOutput, policy: Categorical, behavior: Categorical, taken: Tensor, rho: Tensor

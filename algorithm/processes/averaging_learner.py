@@ -195,14 +195,14 @@ class AveragingLearner(Learner):
                 self.connection.broadcast(tensor, rank)
         self._mark_outdated()
 
-    def average_gradients(self, batch: Rollout | None, report: LossResult | None) -> bool:
+    def average_gradients(self, batch: Rollout | None, result: LossResult | None) -> bool:
         """Replace the gradient of a batch by the average over the learners.
 
         The changes of the running statistics of batch norms are averaged with the same weights.
 
         Args:
             batch: the batch of the gradient; None if this learner has no further batch.
-            report: the report of its losses, or None.
+            result: the result of its losses, or None.
 
         Returns:
             Whether a step follows. There is none if no learner has a batch, or if the mean KL divergence over the
@@ -211,7 +211,7 @@ class AveragingLearner(Learner):
         if batch is None and self.agent.merges_moments:
             self.connection.merge_moments(0, 0.0, 0.0)  # as the learners with a batch do in their losses
         rows = 0 if batch is None else int(batch.valid[batch.burn_in :].sum())
-        kl_excess = report.kl_excess if report and report.kl_excess is not None else 0.0
+        kl_excess = result.kl_excess if result and result.kl_excess is not None else 0.0
         groups = list(self.parameters.group_slices)
         is_stepped = [batch is not None and name not in self._idle_groups for name in groups]
         numbers = self.connection.gather(batch is not None, rows, rows * kl_excess, *is_stepped)

@@ -301,8 +301,8 @@ class ClusterFleet(Fleet):
                 yield role, replace(rollout, lane=first_lane + lane, continues_previous=continues_previous)
             broken[lane] = not is_usable
 
-    def record_update(self, role: str, report: LossResult) -> None:
-        super().record_update(role, report)
+    def record_update(self, role: str, result: LossResult) -> None:
+        super().record_update(role, result)
         if self._serves and (now := time.monotonic()) >= self._next_service:
             # Actors act with the weights that are published, until all updates are made.
             self._receive(0.0)

@@ -149,9 +149,9 @@ class Fleet(ABC):
     def advance(self, signals: DeferredSignals) -> bool:
         """Continue the run for a tick or an update. Return whether the run is over."""
 
-    def record_update(self, role: str, report: LossResult) -> None:
+    def record_update(self, role: str, result: LossResult) -> None:
         """Record the update of a role in this process."""
-        self.monitor.record_update(role, report)
+        self.monitor.record_update(role, result)
         self.divergence.count_update()
 
     def settle(self) -> None:

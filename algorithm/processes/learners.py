@@ -40,7 +40,7 @@ from algorithm.processes.services import RunTask, Service, make_fixed_training, 
 from algorithm.processes.supervisor import Supervisor
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
-from algorithm.training.components import AgentComponents, TrainingComponents, complete_report
+from algorithm.training.components import AgentComponents, TrainingComponents, complete_result
 
 CAUSE_SECONDS = 10.0  # seconds in which the cause of a failed call is found
 
@@ -63,7 +63,7 @@ def learn_round(
     components: AgentComponents,
     rollout: Rollout | None,
     schedule: Mapping[str, Any],
-    record_update: Callable[[LossResult], object] = lambda report: None,
+    record_update: Callable[[LossResult], object] = lambda result: None,
 ) -> RoundReport:
     """Make the updates that follow a collected rollout of each learner, as `run_updates` does for a single learner.
 
@@ -74,7 +74,7 @@ def learn_round(
         components: the components of the role in this process.
         rollout: the rollout of this learner; None if it has none.
         schedule: the state of learner 0's scheduler, so that all learners draw the same number of batches.
-        record_update: receives the report of each update from a batch of this learner.
+        record_update: receives the result of each update from a batch of this learner.
 
     Raises:
         LearnerUnreachable: another learner has ended or does not answer.
@@ -88,13 +88,13 @@ def learn_round(
     rollout = None if rollout is None else learner.record(rollout)
     batches = () if rollout is None else scheduler(rollout)
     for batch in chain(batches, repeat(None)):
-        report = learner.compute_gradients(batch) if batch is not None else None
-        if not learner.average_gradients(batch, report):
+        result = learner.compute_gradients(batch) if batch is not None else None
+        if not learner.average_gradients(batch, result):
             break
         learner.apply_gradients()
-        if rollout is not None and batch is not None and report is not None:
-            complete_report(report, scheduler, batch, rollout)
-            record_update(report)
+        if rollout is not None and batch is not None and result is not None:
+            complete_result(result, scheduler, batch, rollout)
+            record_update(result)
     return RoundReport(
         updates=learner.updates - updates,
         seconds=perf_counter() - start,
@@ -239,7 +239,7 @@ class LearnerPeers:
             training: the components of this process.
             role: the role that learns.
             rollouts: the rollout of each learner; None for a learner without one.
-            record_update: receives the report of each update from a batch of this process.
+            record_update: receives the result of each update from a batch of this process.
 
         Returns:
             The number of updates, also of those without a batch of this process.

@@ -315,11 +315,11 @@ class WorkerService(Service):
         """Close the environments."""
         self._adapter.close()
 
-    def _record_update(self, role: str, report: LossResult) -> None:
+    def _record_update(self, role: str, result: LossResult) -> None:
         self.memory.counts[self.index, 1] += 1
         if is_sampled(role in self._sampled, self._first_update + int(self.memory.counts[self.index, 1])):
             self._sampled.add(role)
-            self._samples[role].append({name: value.item() for name, value in report.compute_metrics().items()})
+            self._samples[role].append({name: value.item() for name, value in result.compute_metrics().items()})
 
 
 class WorkersFleet(Fleet):

@@ -61,7 +61,7 @@ class Actor:
         replay decides it before: its rollouts record the policy that acted (`behavior`).
 
         Args:
-            record_update: receives the role and the report of each update.
+            record_update: receives the role and the result of each update.
         """
         overlapping = []
         for role, rollout in self.complete_rollouts():

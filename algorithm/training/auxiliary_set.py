@@ -126,7 +126,7 @@ class AuxiliarySet:
         batch.bonuses = bonuses
 
     def compute_losses(self, batch: Rollout, features: Tensor | None) -> dict[str, Tensor]:
-        """Return the losses of a batch by group, given the features of the agent's report, if it has any.
+        """Return the losses of a batch by group, given the features of the agent's result, if it has any.
 
         An auxiliary without a loss in this update has none here, and keeps the metrics of its last one.
         """

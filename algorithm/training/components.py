@@ -103,32 +103,32 @@ def run_updates(components: AgentComponents, rollout: Rollout, record_update: Ca
     Args:
         components: the components of the role.
         rollout: the rollout.
-        record_update: receives the report of each update.
+        record_update: receives the result of each update.
     """
     learner, scheduler = components.learner, components.scheduler
     learner.observe(rollout)
     rollout = learner.record(rollout)
     for batch in scheduler(rollout):
-        report = learner.compute_gradients(batch)
-        if report.ends_epochs:
+        result = learner.compute_gradients(batch)
+        if result.ends_epochs:
             return
         learner.apply_gradients()
-        complete_report(report, scheduler, batch, rollout)
-        record_update(report)
+        complete_result(result, scheduler, batch, rollout)
+        record_update(result)
 
 
-def complete_report(report: LossResult, scheduler: BatchScheduler, batch: Rollout, rollout: Rollout) -> None:
-    """Set the priorities of a batch that was learned from, and add to its report what the agent does not have.
+def complete_result(result: LossResult, scheduler: BatchScheduler, batch: Rollout, rollout: Rollout) -> None:
+    """Set the priorities of a batch that was learned from, and add to its result what the agent does not have.
 
     Args:
-        report: the report of the update.
+        result: the result of the update.
         scheduler: the scheduler of the batch.
         batch: the batch.
         rollout: the collected rollout that the update follows.
     """
-    scheduler.prioritize(batch, report.compute_td_errors)
-    report.add_metrics(partial(scheduler.compute_metrics, batch))
-    report.raw_action = rollout.raw_action
+    scheduler.prioritize(batch, result.compute_td_errors)
+    result.add_metrics(partial(scheduler.compute_metrics, batch))
+    result.raw_action = rollout.raw_action
 
 
 class Diverged(RuntimeError):

@@ -116,9 +116,9 @@ class Learner:
     def record_td_errors(self, rollout: Rollout) -> Rollout:
         """Return a collected rollout with the TD errors that the agent computes on it, in the record `TD_ERROR`."""
         batch = self._begin_update(rollout)
-        report = self.agent.loss(batch)[1]
-        assert report.compute_row_errors is not None  # as of every agent with a replay
-        errors = (batch.valid * report.compute_row_errors().abs()).cpu().numpy()
+        result = self.agent.loss(batch)[1]
+        assert result.compute_row_errors is not None  # as of every agent with a replay
+        errors = (batch.valid * result.compute_row_errors().abs()).cpu().numpy()
         return replace(rollout, records={**rollout.records, TD_ERROR: errors})
 
     @torch.no_grad()
@@ -141,16 +141,16 @@ class Learner:
             rollout: a collected rollout, a minibatch of a prepared one, or a replayed batch, in numpy.
 
         Returns:
-            The report of the losses. Its TD errors are in numpy.
+            The result of the losses. Its TD errors are in numpy.
         """
         batch = self._begin_update(rollout)
         self._batch = batch if self._has_natural_step else None
-        losses, report = self.agent.loss(batch)
-        auxiliary_losses = self.auxiliaries.compute_losses(batch, report.features)
+        losses, result = self.agent.loss(batch)
+        auxiliary_losses = self.auxiliaries.compute_losses(batch, result.features)
         self._idle_groups = self.parameters.group_slices.keys() - losses.keys() - auxiliary_losses.keys()
         self._gradients.compute(losses.values(), auxiliary_losses, self.auxiliaries.adaptive_groups)
-        metrics, auxiliary_metrics = report.compute_metrics, self.auxiliaries.metrics.copy()
-        errors = report.compute_td_errors
+        metrics, auxiliary_metrics = result.compute_metrics, self.auxiliaries.metrics.copy()
+        errors = result.compute_td_errors
 
         def compute_metrics() -> dict[str, Tensor]:
             optimizers = [each for each in self.optimizers if each.name not in self._idle_groups]
@@ -158,7 +158,7 @@ class Learner:
             return reduce(or_, [metrics(), auxiliary_metrics, *step_metrics])
 
         # Without features and losses, which keep the graph of this update alive.
-        return LossResult(compute_metrics, lambda: errors().cpu().numpy(), kl_excess=report.kl_excess)
+        return LossResult(compute_metrics, lambda: errors().cpu().numpy(), kl_excess=result.kl_excess)
 
     def apply_gradients(self) -> None:
         """Step the parameters by `parameters.gradient`, update the target networks, and resample the noise.

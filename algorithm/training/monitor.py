@@ -193,10 +193,10 @@ class Monitor:
         self._next_display = -inf
         self._checks_goal = True  # episodes have ended since the goal was last checked, perhaps before a resume
 
-    def record_update(self, role: str, report: LossResult) -> None:
+    def record_update(self, role: str, result: LossResult) -> None:
         """Count an update, and record its metrics."""
         self.counters.updates += 1
-        self.reporter.record_update(role, report)
+        self.reporter.record_update(role, result)
 
     def tick(self, actor: Actor) -> bool:
         """Count what `actor` has collected in a tick, and do what is due. Return whether the run is over."""

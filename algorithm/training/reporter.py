@@ -71,12 +71,12 @@ class Reporter:
         self._start = self._last_row = self._take_snapshot()
         self._throughput = self._start.compute_throughput(self._start)
 
-    def record_update(self, role: str, report: LossResult) -> None:
+    def record_update(self, role: str, result: LossResult) -> None:
         """Keep the metrics of one in `SAMPLE_INTERVAL` updates, and of the first of each row."""
         if is_sampled(bool(self._sampled[role]), self.history.counters.updates):
-            self._sampled[role].append(report.compute_metrics())
-            if "actions" in self.histograms and report.raw_action is not None:
-                self._actions[role] = report.raw_action
+            self._sampled[role].append(result.compute_metrics())
+            if "actions" in self.histograms and result.raw_action is not None:
+                self._actions[role] = result.raw_action
 
     def add_samples(self, role: str, samples: Sequence[Mapping[str, float]]) -> None:
         """Keep the metrics of updates that another process has sampled by `is_sampled`."""

@@ -168,8 +168,8 @@ class AgentContract:
         rollout = replace(rollout, first=np.ones_like(rollout.first), alive=np.ones_like(rollout.alive))
         assert not rollout.valid.any()
         assert all(gradient.eq(0).all() for gradient in self.compute_gradients(agent, rollout).values())
-        report = agent.loss(self.make_batch(agent, rollout))[1]
-        assert report.compute_td_errors().eq(0).all() and report.compute_metrics()["train/critic_loss"] == 0
+        result = agent.loss(self.make_batch(agent, rollout))[1]
+        assert result.compute_td_errors().eq(0).all() and result.compute_metrics()["train/critic_loss"] == 0
 
     @every_kind
     @every_network
@@ -183,10 +183,10 @@ class AgentContract:
         for seed in range(2):
             rollout = self.make_rollout(agent, role, seed)
             learner.observe(rollout)
-            report = update(learner, rollout if agent.schedule.epochs is None else learner.prepare(rollout))
+            result = update(learner, rollout if agent.schedule.epochs is None else learner.prepare(rollout))
         assert learner.updates == 2 and learner.skipped_updates == 0
-        assert all(value.isfinite() for value in report.compute_metrics().values())
-        assert np.isfinite(report.compute_td_errors()).all()
+        assert all(value.isfinite() for value in result.compute_metrics().values())
+        assert np.isfinite(result.compute_td_errors()).all()
         for part in learner.parameters.group_slices.values():
             assert not torch.equal(learner.parameters.vector[part], before[part])
 
@@ -254,20 +254,20 @@ class AgentContract:
         rollout = self.make_rollout(agent, role)
         batch = self.make_batch(agent, rollout, META)
         with OneDevice("meta") as check:
-            losses, report = agent.loss(batch)
+            losses, result = agent.loss(batch)
             torch.stack(list(losses.values())).sum().backward()
             learner.apply_gradients()
-            report.compute_metrics()
-            report.compute_td_errors()
+            result.compute_metrics()
+            result.compute_td_errors()
         assert check.n_operations > 50
 
     @every_kind
     def test_a_report_refers_to_no_graph(self, kind):
         """Otherwise the graph of an update would be kept until the next one."""
         agent, role = self.make(kind, "separate")
-        _, report = agent.loss(self.make_batch(agent, self.make_rollout(agent, role)))
-        report.features = None
-        tensors = [item for item in iterate_referents(report) if isinstance(item, Tensor)]
+        _, result = agent.loss(self.make_batch(agent, self.make_rollout(agent, role)))
+        result.features = None
+        tensors = [item for item in iterate_referents(result) if isinstance(item, Tensor)]
         assert len(tensors) > 2 and all(tensor.grad_fn is None for tensor in tensors)
 
     def test_the_groups_have_the_optimizer_of_the_settings(self):

@@ -60,13 +60,13 @@ def test_metrics_are_means_over_valid_rows(kind):
     agent = make_exact(make_a2c, role)
     rollout = replace(to_float64(random_rollout_of(agent, role)), weight=torch.ones(COLUMNS).double())
     policy, critic, entropy, target, v = compute_literal_terms(agent, SPECS[kind], rollout)
-    report, valid = agent.loss(rollout)[1], rollout.valid
+    result, valid = agent.loss(rollout)[1], rollout.valid
     means = {"critic_loss": critic, "entropy": entropy, "policy_objective": policy, "value": v}
     expected = {f"train/{name}": value[valid].mean().item() for name, value in means.items()}
     expected["train/explained_variance"] = explain_variance(target[valid].numpy(), v[valid].numpy())
-    assert {name: value.item() for name, value in report.compute_metrics().items()} == pytest.approx(expected)
+    assert {name: value.item() for name, value in result.compute_metrics().items()} == pytest.approx(expected)
     errors = np.ma.masked_array((target - v).abs(), ~valid)
-    np.testing.assert_allclose(report.compute_td_errors(), [errors.max(0), errors.mean(0)])
+    np.testing.assert_allclose(result.compute_td_errors(), [errors.max(0), errors.mean(0)])
 
 
 def test_gradients_reach_the_start_of_a_segment_through_the_memory_but_not_a_previous_episode():

@@ -121,7 +121,7 @@ def test_metrics_are_means_over_valid_rows(kind):
     rollout = replace(rollout, weight=torch.ones(COLUMNS).double())
     move_parameters(agent)
     objective, critic, entropy, ratio, kl, v, clip = compute_literal_terms(agent, spec, rollout)
-    report, valid = agent.loss(rollout)[1], rollout.valid
+    result, valid = agent.loss(rollout)[1], rollout.valid
     means = {
         "critic_loss": critic,
         "entropy": entropy,
@@ -133,9 +133,9 @@ def test_metrics_are_means_over_valid_rows(kind):
     expected = {f"train/{name}": value[valid].mean().item() for name, value in means.items()}
     of_rows = rollout.targets["value"][valid].numpy(), v[valid].detach().numpy()
     expected["train/explained_variance"] = explain_variance(*of_rows)
-    assert {name: value.item() for name, value in report.compute_metrics().items()} == pytest.approx(expected)
-    assert not valid.all() and report.kl_excess == pytest.approx(expected["train/kl_to_old_policy"] - 0.01)
-    assert report.ends_epochs  # the behavior is a random policy
+    assert {name: value.item() for name, value in result.compute_metrics().items()} == pytest.approx(expected)
+    assert not valid.all() and result.kl_excess == pytest.approx(expected["train/kl_to_old_policy"] - 0.01)
+    assert result.ends_epochs  # the behavior is a random policy
 
 
 def test_the_logarithm_of_the_ratio_is_at_most_20():

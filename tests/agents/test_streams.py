@@ -216,7 +216,7 @@ def test_the_trust_region_of_acer_limits_the_sum_of_all_advantages():
     reports = [agent.loss(each) for each in (split, whole)]
     gradients = [compute_agent_gradient(losses["acer"], agent) for losses, _ in reports]
     torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-10)
-    fractions = [report.compute_metrics()["train/trust_region_fraction"] for _, report in reports]
+    fractions = [result.compute_metrics()["train/trust_region_fraction"] for _, result in reports]
     assert fractions[0] == fractions[1] and 0 < fractions[0] < 1
 
 

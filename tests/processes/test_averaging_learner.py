@@ -149,7 +149,7 @@ def learn(learner, scheduler, rollout):
         learn_round(components, rollout, schedule, reports.append)
     else:
         run_updates(components, rollout, reports.append)
-    assert all(report.raw_action is rollout.raw_action for report in reports)
+    assert all(result.raw_action is rollout.raw_action for result in reports)
     return len(reports)
 
 
@@ -268,9 +268,9 @@ def make_update(learner, batch):
 def the_statistics_of_batches_are_averaged(connection):
     learner, batch = make_plain_learner(connection, make_acer(blueprint=Blueprint(body=Residual(6, 1))))
     columns = learner.parameters.batch_statistics_slices["acer"]  # those of the average policy follow them
-    before, report = learner.parameters.batch_statistics[columns].clone(), learner.compute_gradients(batch)
+    before, result = learner.parameters.batch_statistics[columns].clone(), learner.compute_gradients(batch)
     own, rows = learner.parameters.increments[columns].clone(), int(batch.valid.sum())
-    learner.average_gradients(batch, report)
+    learner.average_gradients(batch, result)
     learner.apply_gradients()
     after, (weighted, total) = learner.parameters.batch_statistics[columns], (rows * own, torch.tensor([float(rows)]))
     assert not is_same(connection, own) and not is_same(connection, total)
@@ -284,10 +284,10 @@ def all_learners_skip_a_step_if_the_gradient_of_one_is_not_finite(connection):
     learner, batch = make_plain_learner(connection)
     before, skipped = collect(learner), []
     for bad_rank in (1, 0, None):
-        report = learner.compute_gradients(batch)
+        result = learner.compute_gradients(batch)
         if connection.rank == bad_rank:
             learner.parameters.gradient[7] = torch.nan
-        learner.average_gradients(batch, report)
+        learner.average_gradients(batch, result)
         learner.apply_gradients()
         assert collect(learner).equal(before) == (bad_rank is not None)
         skipped.append((learner.skipped_updates, learner.consecutive_skips))
@@ -302,7 +302,7 @@ def the_epochs_end_by_the_divergence_over_all_rows(connection):
     batch = replace(column, first=np.zeros_like(column.first))
     excesses = ((0.3, 0.1), (0.4, -0.1), (0.2, -0.1), (-0.1, -0.1), (None, None))
     reports = [LossResult(dict, dict, kl_excess=excess[connection.rank]) for excess in excesses]
-    assert [learner.average_gradients(batch, report) for report in reports] == [False, False, True, True, True]
+    assert [learner.average_gradients(batch, result) for result in reports] == [False, False, True, True, True]
 
 
 def different_parameters_are_replaced(connection):

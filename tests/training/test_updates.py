@@ -60,8 +60,8 @@ def learn(components, rollout="rollout"):
 def test_each_batch_is_learned_from_before_the_next_is_drawn():
     components = RecordingComponents([1, 2])
     reports = learn(components)
-    assert [report.compute_metrics() for report in reports] == [{"batch": 1}, {"batch": 2}]
-    assert {report.raw_action for report in reports} == {"its actions"}
+    assert [result.compute_metrics() for result in reports] == [{"batch": 1}, {"batch": 2}]
+    assert {result.raw_action for result in reports} == {"its actions"}
     expected = [("observe", "rollout"), ("record", "rollout"), ("schedule", "rollout with records")]
     for batch in (1, 2):
         expected += [("yield", batch), ("compute", batch), ("apply",), ("prioritize", batch, f"errors {batch}")]
@@ -70,7 +70,7 @@ def test_each_batch_is_learned_from_before_the_next_is_drawn():
 
 def test_a_batch_that_ends_the_epochs_is_not_stepped_or_recorded_and_the_last():
     components = RecordingComponents([1, 2, 3], ending=[2])
-    assert [report.compute_metrics() for report in learn(components)] == [{"batch": 1}]
+    assert [result.compute_metrics() for result in learn(components)] == [{"batch": 1}]
     assert components.calls[-2:] == [("yield", 2), ("compute", 2)]
 
 

@@ -148,14 +148,14 @@ class Acer(Agent):
         with torch.inference_mode():
             output = self.critic(values, policy, rollout.raw_action, action_advantages)
             average = self._compute_policy(self.average_policy.network, with_burn_in)
-            ascent_direction, advantage_direction, report = self._compute_ascent_direction(rollout, average, output)
-        report.features = features
+            ascent_direction, advantage_direction, result = self._compute_ascent_direction(rollout, average, output)
+        result.features = features
         losses = self._compute_losses(ascent_direction.clone(), outputs[:-1])
         if action_advantages is not None and advantage_direction is not None:
             critic_group = "critic" if self.separate_critic else "acer"
             advantage_loss = surrogate_loss(advantage_direction.clone(), action_advantages.advantages)
             losses[critic_group] = losses[critic_group] + advantage_loss
-        return losses, report
+        return losses, result
 
     def evaluate_advantages(
         self,

@@ -159,7 +159,7 @@ class Sac(Agent):
             )
             policy_losses, compute_policy_metrics = self.soft_policy.compute_losses(*learned, weights, evaluate_actions)
             losses |= policy_losses
-        taken_values = taken.outputs  # the report refers to no outputs with gradient, which would keep the graph
+        taken_values = taken.outputs  # the result refers to no outputs with gradient, which would keep the graph
 
         def compute_metrics() -> dict[str, Tensor]:
             values = self.critic.compute_values(taken_values).mean(0)
@@ -170,13 +170,13 @@ class Sac(Agent):
             summary = summarize_update(plain_weights, metric_values, target_values, values, further_values)
             return {**summary, **self.policy_learner.get_temperatures()}
 
-        report = LossResult(
+        result = LossResult(
             compute_metrics,
             lambda: td_error_stats(valid, critic.compute_error()),
             features,
             compute_row_errors=critic.compute_error,
         )
-        return losses, report
+        return losses, result
 
     def _unroll_torsos(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
         """Return features [T+1, B, F] of the critics with gradient, of the target critics, and of the policy.

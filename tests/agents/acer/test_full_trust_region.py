@@ -49,8 +49,8 @@ def compute_kl(learner, rollout):
     """Return the mean KL divergence of the policy from the average policy, by the definition of the agent's loss."""
     agent = learner.agent
     with torch.no_grad():
-        report = agent.loss(rollout.convert(torch.from_numpy))[1]
-        return report.compute_metrics()["train/kl_to_average"].item()
+        result = agent.loss(rollout.convert(torch.from_numpy))[1]
+        return result.compute_metrics()["train/kl_to_average"].item()
 
 
 def follow(learner, rollouts):

@@ -67,14 +67,14 @@ def test_the_gradient_and_the_errors_are_those_of_the_paper(kind, region, change
     agent, rollout = make_case(SPECS[kind], seed, importance_clip=1.5, entropy_coef=0.1, **region, **changes)
     literal = assert_gradient_is_literal(agent, SPECS[kind], rollout, seed)
     torch.manual_seed(seed)
-    report = agent.loss(rollout)[1]
-    share = report.compute_metrics()["train/trust_region_fraction"].item()
+    result = agent.loss(rollout)[1]
+    share = result.compute_metrics()["train/trust_region_fraction"].item()
     assert share == pytest.approx(literal.active) and (share == 0 if region is OFF else 0 < share < 1)
     rollout.weight[:] = 1  # metrics are means without weights
     torch.manual_seed(seed)
     assert agent.loss(rollout)[1].compute_metrics()["train/trust_region_fraction"].item() == share
     errors = np.ma.masked_invalid(np.abs(literal.errors))
-    np.testing.assert_allclose(report.compute_td_errors(), [errors.max(0), errors.mean(0)], rtol=1e-7)
+    np.testing.assert_allclose(result.compute_td_errors(), [errors.max(0), errors.mean(0)], rtol=1e-7)
 
 
 @pytest.mark.parametrize("kind", SPECS)
@@ -148,8 +148,8 @@ def test_rows_with_a_single_allowed_action_do_not_count_as_projected():
         sample[:, :single] = 0
         behavior[:, :single, 1:] = MASKED_LOGIT
         obs = {**rollout.obs, ACTION_MASK: allowed}
-        _, report = agent.loss(replace(rollout, obs=obs, raw_action=sample, behavior=behavior))
-        return report.compute_metrics()["train/trust_region_fraction"].item() * rollout.valid.sum().item()
+        _, result = agent.loss(replace(rollout, obs=obs, raw_action=sample, behavior=behavior))
+        return result.compute_metrics()["train/trust_region_fraction"].item() * rollout.valid.sum().item()
 
     assert 0 < count_active(2) < count_active(0)
     assert count_active(COLUMNS) == 0

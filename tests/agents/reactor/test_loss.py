@@ -192,8 +192,8 @@ def test_extreme_logits_have_finite_gradients_in_float32(critic, estimator, scal
     with torch.no_grad():
         agent.policy.policy.head.linear.bias.copy_(scale * torch.tensor([1, -1, 0.5, 1, 0, -0.2]))
     rollout = random_rollout_of(agent, role).convert(torch.from_numpy)
-    losses, report = agent.loss(rollout)
+    losses, result = agent.loss(rollout)
     assert np.isfinite(losses["reactor"].item())
     assert compute_gradient(losses["reactor"], agent.policy).isfinite().all()
-    assert all(value.isfinite() for value in report.compute_metrics().values())
-    assert report.compute_td_errors().isfinite().all()
+    assert all(value.isfinite() for value in result.compute_metrics().values())
+    assert result.compute_td_errors().isfinite().all()

@@ -22,14 +22,14 @@ from tests.oracles import explain_variance
 
 def assert_as_written(agent: Sac, spec: ActionSpec, rollout: Rollout, seed: int) -> None:
     torch.manual_seed(seed)
-    losses, report = agent.loss(rollout)
+    losses, result = agent.loss(rollout)
     literal = Literal(agent, spec, rollout, seed)
     written = literal.losses()
     for name, group in agent.groups.items():
         wanted = compute_gradient(written[name], group.module)
         assert wanted.abs().max() > 1e-3
         torch.testing.assert_close(compute_gradient(losses[name], group.module), wanted, rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(report.compute_td_errors(), literal.errors(), rtol=1e-7)
+    np.testing.assert_allclose(result.compute_td_errors(), literal.errors(), rtol=1e-7)
 
 
 @pytest.mark.parametrize("mask", [False, True])
@@ -166,14 +166,14 @@ def test_discrete_dqn_like_takes_the_best_action_and_has_double_targets():
     wanted[np.arange(COLUMNS), best[0]] += 0.7
     np.testing.assert_allclose(np.exp(statistics), wanted, rtol=1e-5)
 
-    losses, report = agent.loss(rollout)
+    losses, result = agent.loss(rollout)
     assert list(losses) == ["critic"]
     following = agent.target.network(obs).mean(0)[1].gather(-1, best[1].unsqueeze(-1)).squeeze(-1)
     target = rollout.reward[0] + GAMMA * rollout.alive[0] * following
     taken = agent.critics(obs[:1]).gather(-1, rollout.raw_action.long().expand(2, -1, -1, -1)).squeeze(-1)[:, 0]
     error = 0.5 * (target - taken).square().mean(0)
     weight = rollout.valid[0] / rollout.valid[0].sum()
-    assert report.compute_metrics()["train/critic_loss"].item() == pytest.approx(
+    assert result.compute_metrics()["train/critic_loss"].item() == pytest.approx(
         (weight * error).sum().item(), rel=1e-4
     )
 

@@ -95,14 +95,14 @@ def test_equal_critics_share_the_gradient_of_their_minimum(changes):
 def test_the_gradients_equal_autograd_of_the_losses(spec):
     agent, rollout = make_case(spec, 1, **ATOMS)
     torch.manual_seed(1)
-    losses, report = agent.loss(rollout)
+    losses, result = agent.loss(rollout)
     literal = CategoricalLiteral(agent, spec, rollout, 1)
     expected = {**literal.losses(), "critic": literal.critic_loss()}
     for name, group in agent.groups.items():
         wanted = compute_gradient(expected[name], group.module)
         assert wanted.abs().max() > 1e-3
         torch.testing.assert_close(compute_gradient(losses[name], group.module), wanted, rtol=1e-6, atol=1e-8)
-    errors = report.compute_td_errors()
+    errors = result.compute_td_errors()
     assert (errors >= 0).all() and (errors <= 1).all() and errors.max() > 0.01  # total variations
 
 

@@ -54,8 +54,8 @@ def make_batch(learner: Learner, spec: ActionSpec, seed: int) -> Rollout:
 def compute(learner: Learner, batch: Rollout, seed: int):
     """Return the gradient of an update, its metrics and TD errors; then step."""
     torch.manual_seed(seed)
-    report = learner.compute_gradients(batch)
-    results = learner.parameters.gradient.clone(), report.compute_metrics(), report.compute_td_errors()
+    result = learner.compute_gradients(batch)
+    results = learner.parameters.gradient.clone(), result.compute_metrics(), result.compute_td_errors()
     learner.apply_gradients()
     return results
 

@@ -86,8 +86,8 @@ def test_the_known_q_of_one_state_is_a_fixed_point(estimator, n_step, sequence_l
     for value in (0.3185, q):
         table = torch.full((1, 2), value).double()
         set_q(agent, rescale(table) if rescaled else table)
-        _, report = agent.loss(rollout)
-        largest = report.compute_td_errors()[0]
+        _, result = agent.loss(rollout)
+        largest = result.compute_td_errors()[0]
         assert (largest < 1e-7).all() if value == q else (largest > 0.01).all()
 
 
@@ -249,9 +249,9 @@ def test_a_ratio_is_bounded_by_twenty_in_its_logarithm(policy, behavior, bound):
     mu[1, 0, 0] = behavior
     reward = torch.tensor([[0.5], [math.exp(-bound)]]).double()
     rollout = make_sequence(torch.ones(3, 1, 1).double(), torch.zeros(2, 1, 1).double(), mu, reward=reward)
-    _, report = agent.loss(rollout)
+    _, result = agent.loss(rollout)
     log_pi = bias.detach().log_softmax(-1)
     v = -0.1 * (log_pi.exp() * log_pi).sum().item()
     delta = reward[1].item() - 0.1 * log_pi[0].item() + GAMMA * v - v
     targets = 0.5 + GAMMA * (v + math.exp(bound) * delta), reward[1].item() + GAMMA * v
-    assert report.compute_td_errors()[:, 0].tolist() == pytest.approx([max(targets), sum(targets) / 2], rel=1e-9)
+    assert result.compute_td_errors()[:, 0].tolist() == pytest.approx([max(targets), sum(targets) / 2], rel=1e-9)
