@@ -13,6 +13,7 @@ import tempfile  # noqa: E402
 import time  # noqa: E402
 from collections.abc import Callable, Iterable, Mapping, Sequence  # noqa: E402
 from concurrent.futures import ProcessPoolExecutor  # noqa: E402
+from dataclasses import replace  # noqa: E402
 from multiprocessing import get_context  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
@@ -39,6 +40,7 @@ from algorithm.training.evaluator import EvaluationResult  # noqa: E402
 from algorithm.training.progress import Progress  # noqa: E402
 
 EPISODES = 20  # played greedily with the final weights, outside the measured time
+OTHER_EPISODES = 1_000_000  # between the seeds of a run and of these episodes, which evaluations have not played
 
 
 def train_cartpole(seed: int, assignments: Iterable[str] = ()) -> dict[str, Any]:
@@ -85,9 +87,8 @@ def train_folder(
         seconds = time.process_time() - begin
         greedy = float("nan")
         if episodes:  # new episodes, since the episodes of the evaluations have selected the weights
-            greedy = _get_only_result(
-                play(settings, folder, episodes, True, log=lambda line: None, new_episodes=True)
-            ).mean
+            others = replace(settings, base=replace(settings.base, seed=OTHER_EPISODES + seed))
+            greedy = _get_only_result(play(others, folder, episodes, True, log=lambda line: None)).mean
         table = np.genfromtxt(folder.path / "metrics.csv", delimiter=",", names=True, deletechars="")
         best = folder.find_best()
         until = best.counters if result.goal_reached and best else result.counters

@@ -93,7 +93,13 @@ def measure_acting(player: Path, ticks: int, n_envs: int = 1) -> float:
             )
 
         actor = Actor(TrainingComponents(adapter, make_components), seed=0)
-        return n_envs * measure_rate(actor.collect, ticks)
+
+        def tick() -> None:
+            actor.complete_rollouts()
+            actor.act()
+            actor.receive()
+
+        return n_envs * measure_rate(tick, ticks)
 
 
 def measure_adapter(player: Path, ticks: int) -> float:
