@@ -13,7 +13,6 @@ import tempfile  # noqa: E402
 import time  # noqa: E402
 from collections.abc import Callable, Iterable, Mapping, Sequence  # noqa: E402
 from concurrent.futures import ProcessPoolExecutor  # noqa: E402
-from dataclasses import replace  # noqa: E402
 from multiprocessing import get_context  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
@@ -87,7 +86,7 @@ def train_folder(
         seconds = time.process_time() - begin
         greedy = float("nan")
         if episodes:  # new episodes, since the episodes of the evaluations have selected the weights
-            others = replace(settings, base=replace(settings.base, seed=OTHER_EPISODES + seed))
+            others = resolve([*layers, ("benchmark", read_assignments([f"base_config.seed={seed + OTHER_EPISODES}"]))])
             greedy = _get_only_result(play(others, folder, episodes, True, log=lambda line: None)).mean
         table = np.genfromtxt(folder.path / "metrics.csv", delimiter=",", names=True, deletechars="")
         best = folder.find_best()
