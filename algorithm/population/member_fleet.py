@@ -30,8 +30,8 @@ from algorithm.parts.lock import LOCK_FILE, make_temporary_folder
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.user_code import find_user_error
 from algorithm.population.members import LineageRow, MemberFailed, Members
-from algorithm.processes.host import Failure, ProcessHost, ServiceLost, ServiceSpec, open_host
-from algorithm.processes.supervisor import Supervised, Supervisor
+from algorithm.processes.host import Failure, ProcessHost, ServiceLost, ServiceSpec
+from algorithm.processes.supervisor import Supervised, Supervisor, open_host
 from algorithm.training.signals import raise_on_stop_signals
 
 CODE_SUFFIX = ".py"

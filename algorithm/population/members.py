@@ -196,7 +196,7 @@ class Members:
 
 
 def make_member_tree(tree: Tree, member: int, values: Mapping[str, Any]) -> Tree:
-    """Return the settings of a member, which is a run of its own: its seed follows from its number.
+    """Return the settings of a member, which is a separate run whose seed follows from its number.
 
     On a cluster, the members have no rollout actors: each one trains as in one process.
 

@@ -24,7 +24,7 @@ from algorithm.parts.components_builder import Sharing
 from algorithm.parts.make_env import check_several_processes
 from algorithm.processes.averaging_learner import close_connection
 from algorithm.processes.fleet import Fleet, RemoteEnvironments, RemoteLanes, forbid_natural_steps, uses_replay
-from algorithm.processes.host import Failure, Host, ServiceLost, ServiceSpec, open_host
+from algorithm.processes.host import Failure, Host, ServiceLost, ServiceSpec
 from algorithm.processes.learners import LearnerPeers
 from algorithm.processes.services import (
     CollectorService,
@@ -35,7 +35,7 @@ from algorithm.processes.services import (
     pack_all_weights,
     start_service,
 )
-from algorithm.processes.supervisor import Supervisor
+from algorithm.processes.supervisor import Supervisor, open_host
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 from algorithm.training.components import TrainingComponents, run_updates

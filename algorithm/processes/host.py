@@ -20,7 +20,6 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
 from algorithm.adapters.process_setup import PROCESSES, end_with_parent, prepare_worker
-from algorithm.config.loader import Settings
 from algorithm.errors import describe_exit, format_traceback, summarize_error
 from algorithm.parts.user_code import find_user_error
 
@@ -200,25 +199,6 @@ class Host(ABC):
     @abstractmethod
     def close(self) -> None:
         """End all services."""
-
-
-def open_host(settings: Settings, local_cpus: float) -> Host:
-    """Return the system that runs the other processes of a run, or the members of a population.
-
-    Args:
-        settings: the settings of the run or the population.
-        local_cpus: CPUs that a Ray cluster of this machine needs at least.
-
-    Raises:
-        UserError: Ray is not installed, or there is no cluster.
-        EnvironmentStartError: a local cluster does not start in time.
-    """
-    cluster = settings.cluster
-    if settings.base.is_on_cluster and cluster.host == "ray":
-        from algorithm.processes.ray_host import RayHost
-
-        return RayHost(address=cluster.address, local_cpus=local_cpus, uses_tokens=cluster.token_auth)
-    return ProcessHost()
 
 
 class ProcessHost(Host):

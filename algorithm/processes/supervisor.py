@@ -1,4 +1,4 @@
-"""Supervision of services: they are started and watched, and those that end or hang are replaced."""
+"""Supervision of services: they are started on a host and watched, and those that end or hang are replaced."""
 
 from __future__ import annotations
 
@@ -11,10 +11,30 @@ from math import inf
 from typing import Any
 
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
-from algorithm.processes.host import Failure, Host, ServiceLost, ServiceSpec
+from algorithm.config.loader import Settings
+from algorithm.processes.host import Failure, Host, ProcessHost, ServiceLost, ServiceSpec
 
 LOG = logging.getLogger(__name__)
 STEP_SECONDS = 1.0  # longest time between two checks of the time limits
+
+
+def open_host(settings: Settings, local_cpus: float) -> Host:
+    """Return the system that runs the other processes of a run, or the members of a population.
+
+    Args:
+        settings: the settings of the run or the population.
+        local_cpus: CPUs that a Ray cluster of this machine needs at least.
+
+    Raises:
+        UserError: Ray is not installed, or there is no cluster.
+        EnvironmentStartError: a local cluster does not start in time.
+    """
+    cluster = settings.cluster
+    if settings.base.is_on_cluster and cluster.host == "ray":
+        from algorithm.processes.ray_host import RayHost
+
+        return RayHost(address=cluster.address, local_cpus=local_cpus, uses_tokens=cluster.token_auth)
+    return ProcessHost()
 
 
 @dataclass(kw_only=True, eq=False)
