@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from pickle import UnpicklingError
@@ -223,6 +223,14 @@ class Checkpoint:
 
     folder: Path
     worker: int = 0
+    _metadata: dict[str, Any] | None = field(default=None, init=False, repr=False)  # None: read when needed
+    _weights: dict[str, State] = field(default_factory=dict, init=False, repr=False)  # by role, likewise
+
+    def hold(self) -> Checkpoint:
+        """Return this checkpoint with counters.json and all weights in memory, which outlast its folder."""
+        self._metadata = self._read_metadata()
+        self._weights = {role: self.weights(role) for role in self.roles}
+        return self
 
     @property
     def counters(self) -> Counters:
@@ -252,6 +260,8 @@ class Checkpoint:
 
     def weights(self, role: str) -> State:
         """Return parameters, target networks and statistics of a role, all of which are finite."""
+        if role in self._weights:
+            return self._weights[role]
         state = self._load_torch(role, WEIGHTS)
         if not all(tensor.isfinite().all() for kind in state.values() for tensor in kind.values()):
             raise CheckpointError(
@@ -327,7 +337,7 @@ class Checkpoint:
         return metadata if self.worker == 0 else metadata["workers"][str(self.worker)]
 
     def _read_metadata(self) -> dict[str, Any]:
-        return read_part(self.folder / METADATA, dict[str, Any], allow_nan=True)
+        return self._metadata or read_part(self.folder / METADATA, dict[str, Any], allow_nan=True)
 
     def _load_arrays(self, name: str) -> dict[str, np.ndarray] | None:
         """Return the arrays of a file of the worker; None if the checkpoint does not have it."""

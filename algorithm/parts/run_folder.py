@@ -296,13 +296,24 @@ class RunFolder:
         checkpoints.best.recover(checkpoints.list_all(), log)
         return checkpoints.best.checkpoint or self.find_latest(log)
 
-    def find_checkpoint(self, which: str | None, log: Callable[[str], None]) -> Checkpoint:
-        """Return a checkpoint by its env steps or its folder in the run folder; the best for None.
+    def read_checkpoint(self, which: str | None, log: Callable[[str], None] = print) -> Checkpoint:
+        """Return a checkpoint in memory, by its env steps or its folder in the run folder; the best for None.
 
         Raises:
             UserError: There is no such checkpoint.
             CheckpointError: It is damaged.
         """
+        from algorithm.checkpointing.checkpoint import CheckpointError
+
+        while True:
+            present = self.checkpoints(keep=1).list_all()
+            try:
+                return self._find_checkpoint(which, log).hold()
+            except CheckpointError:
+                if all(checkpoint.folder.is_dir() for checkpoint in present):
+                    raise  # otherwise the run is in training and has removed what was to be read
+
+    def _find_checkpoint(self, which: str | None, log: Callable[[str], None]) -> Checkpoint:
         from algorithm.checkpointing.checkpoint import WEIGHTS
 
         if which is None:

@@ -68,7 +68,7 @@ def play(
         {role or team: result}.
     """
     configure_torch()
-    checkpoint = folder.find_checkpoint(ckpt, log)
+    checkpoint = folder.read_checkpoint(ckpt, log)
     env_steps = checkpoint.counters.env_steps
     log(f"playing {folder} after {env_steps:,} env steps, {get_mode_name(greedy)}")
     seed = RunSeeds(settings.base.seed).get_seed(EVALUATION, env_steps)

@@ -44,7 +44,9 @@ def load(path: str | Path, role: str | None = None, disable_sample: bool | None 
     settings, roles = folder.load_settings(), folder.read_roles()
     name = _choose_role(role, roles, path)
     greedy = settings.base.evaluate_greedy if disable_sample is None else disable_sample
-    return TrainedAgent(load_agent(settings, folder, folder.find_best(), name, roles[name]), roles[name], greedy)
+    return TrainedAgent(
+        load_agent(settings, folder, folder.read_checkpoint(None), name, roles[name]), roles[name], greedy
+    )
 
 
 def copy_agent(

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from algorithm.checkpointing.checkpoint import CheckpointError, write_all
+from algorithm.checkpointing.checkpoint import Checkpoint, CheckpointError, write_all
 from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore, CheckpointWriter
+from algorithm.parts.run_folder import RunFolder
 from algorithm.training.components import TrainingComponents
 from algorithm.training.progress import Counters
 
@@ -141,3 +142,26 @@ def test_a_best_checkpoint_that_was_renamed_is_reported_as_missing(many_checkpoi
         f"{again.best.path} names checkpoint 000000000002, which is no longer there; "
         "checkpoint 000000000001 has the best evaluation"
     ]
+
+
+def test_a_checkpoint_in_memory_outlasts_its_folder_and_one_that_vanishes_is_looked_for_again(checkpoints, monkeypatch):
+    save(checkpoints, 1, 2)
+    folder, hold, held = RunFolder(checkpoints.folder.parent), Checkpoint.hold, []
+
+    def hold_after_a_save(checkpoint):
+        held.append(int(checkpoint.folder.name))
+        if len(held) < 3:
+            save(checkpoints, 10 * len(held), 10 * len(held) + 1)  # which removes all earlier ones
+        return hold(checkpoint)
+
+    monkeypatch.setattr(Checkpoint, "hold", hold_after_a_save)
+    checkpoint = folder.read_checkpoint(None)
+    assert held == [2, 11, 21] and checkpoint.counters.env_steps == 21
+    shutil.rmtree(checkpoints.folder)
+    assert (checkpoint.counters.env_steps, checkpoint.roles) == (21, [])
+
+
+def test_a_damaged_checkpoint_that_stays_is_an_error(checkpoints):
+    (save(checkpoints, 1).folder / "counters.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="is damaged"):
+        RunFolder(checkpoints.folder.parent).read_checkpoint("1")

@@ -15,6 +15,7 @@ import numpy as np
 import yaml
 
 from algorithm import load
+from algorithm.adapters.process_setup import DIE_WITH_PARENT
 from algorithm.cli import main
 from algorithm.parts.run_folder import RunFolder
 from algorithm.training.metrics import read_table
@@ -119,6 +120,8 @@ class Run:
 
     def _become(self, arguments, out, err) -> None:
         status = 99
+        if sys.platform == "linux":  # otherwise a test that fails would leave it
+            eval(DIE_WITH_PARENT.format(parent=os.getppid()))
         try:
             if os.getsid(0) != os.getpid():  # as if it had its own terminal
                 os.setsid()

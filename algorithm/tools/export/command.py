@@ -34,7 +34,7 @@ class ExportCommand(Command):
 
         configure_torch()
         folder, settings = find_run(make_request(options), output.log)
-        checkpoint = folder.find_checkpoint(options.ckpt, output.log)
+        checkpoint = folder.read_checkpoint(options.ckpt, output.log)
         output.log(f"exporting {folder} after {checkpoint.counters.env_steps:,} env steps")
         opset = BARRACUDA_OPSET if options.barracuda else OPSET
         results = list(export_roles(settings, folder, checkpoint, folder.given_path, opset))
