@@ -1,7 +1,10 @@
 """Limit libraries to one thread, check array shapes in the tests of mathematics, and provide fixtures."""
 
+import gc
 import os
 import random
+
+gc.disable()  # while modules are imported and tests collected, whose many objects would be searched again and again
 
 for library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
@@ -24,6 +27,12 @@ hypothesis.settings.register_profile("without deadlines", deadline=None)  # test
 hypothesis.settings.load_profile("without deadlines")
 # Tests of these packages check array shapes, which takes up to a fifth of the time of a test that trains.
 CHECKED_PACKAGES = ("returns", "losses", "distributions", "agents", "training", "auxiliaries")
+
+
+def pytest_collection_finish():
+    """Search only the objects of tests for garbage, from now on."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

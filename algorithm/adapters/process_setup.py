@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import multiprocessing.context
 import os
@@ -27,10 +28,12 @@ class _ProcessName(str):
     """The name of a process, whose pickle makes the process that reads it end with its parent.
 
     `multiprocessing` sends the name first, and then what makes the process import modules, which may take 20 seconds.
+    Meanwhile no garbage is collected (see `start_garbage_collection`).
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return eval, (f"({DIE_WITH_PARENT.format(parent=os.getpid())}, {str(self)!r})[-1]",)
+        setup = DIE_WITH_PARENT.format(parent=os.getpid())
+        return eval, (f"(__import__('gc').disable(), {setup}, {str(self)!r})[-1]",)
 
 
 class _BoundProcess(SpawnProcess):
@@ -59,6 +62,12 @@ def prepare_worker() -> None:
         if number := getattr(signal, name, None):
             signal.signal(number, signal.SIG_IGN)
     tolerate_closed_streams()
+
+
+def start_garbage_collection() -> None:
+    """Collect garbage from now on, but not among the objects that exist: during an import it searches all of them."""
+    gc.freeze()
+    gc.enable()
 
 
 def end_with_parent() -> None:

@@ -25,7 +25,7 @@ from gymnasium.vector.utils import batch_space
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment, derive_seed
 from algorithm.adapters.env_errors import convert_start_errors, describe_missing, suppress_warnings
 from algorithm.adapters.gym_ids import find_spec
-from algorithm.adapters.process_setup import CONTEXT_NAME, prepare_worker
+from algorithm.adapters.process_setup import CONTEXT_NAME, prepare_worker, start_garbage_collection
 from algorithm.adapters.recording import PIXELS, make_recording_makers
 from algorithm.errors import format_traceback, is_stop, summarize_error, summarize_with_place
 
@@ -197,11 +197,14 @@ def _to_tuple(value: Any) -> Any:
 
 def make_fault_tolerant(make: Callable[[], gymnasium.Env], owner_pid: int) -> FaultTolerantEnv:
     """Return one fault-tolerant environment, in the process `owner_pid` or in one of its worker processes."""
-    if os.getpid() != owner_pid:
-        prepare_worker()
-        # The main process ends its workers. Programs that an environment starts do not inherit this handler.
-        signal.signal(signal.SIGTERM, lambda *_: None)
-    return FaultTolerantEnv(make)
+    if os.getpid() == owner_pid:
+        return FaultTolerantEnv(make)
+    prepare_worker()
+    # The main process ends its workers. Programs that an environment starts do not inherit this handler.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    env = FaultTolerantEnv(make)
+    start_garbage_collection()
+    return env
 
 
 class FaultTolerantEnv(gymnasium.Wrapper):

@@ -19,7 +19,7 @@ from logging.handlers import BufferingHandler
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
-from algorithm.adapters.process_setup import PROCESSES, end_with_parent, prepare_worker
+from algorithm.adapters.process_setup import PROCESSES, end_with_parent, prepare_worker, start_garbage_collection
 from algorithm.errors import describe_exit, format_traceback, summarize_error
 from algorithm.parts.user_code import find_user_error
 
@@ -286,6 +286,7 @@ def _serve(connection: Connection, inherited: tuple[Any, ...]) -> None:
     try:
         make, numbers = connection.recv()
         service = ServiceProcess(make, *inherited, *numbers)
+        start_garbage_collection()
         while True:
             method, arguments = connection.recv()
             connection.send(service.call(method, *arguments))

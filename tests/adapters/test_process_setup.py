@@ -1,5 +1,6 @@
 """Standard streams whose reader has exited, and processes whose parent is killed while they import."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from contextlib import suppress
 import cloudpickle
 import pytest
 
+from algorithm.adapters.process_setup import PROCESSES, start_garbage_collection
 from algorithm.adapters.standard_streams import FaultTolerantStream, tolerate_closed_streams
 
 # A parent whose child imports something that takes a minute, and how the child is started.
@@ -39,6 +41,22 @@ def test_a_process_that_imports_ends_when_its_parent_is_killed(context, tmp_path
     assert parent.stdout.readline() == b"importing\n"
     parent.kill()
     parent.communicate(timeout=40)  # until the child, which has the same output, has ended
+
+
+def report_collection(pipe):
+    before = gc.isenabled()
+    start_garbage_collection()
+    pipe.send((before, gc.isenabled(), gc.get_freeze_count() > 1000))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the start of a process is changed on Linux only")
+def test_a_process_collects_no_garbage_until_it_has_imported_what_it_needs():
+    ours, theirs = PROCESSES.Pipe()
+    process = PROCESSES.Process(target=report_collection, args=(theirs,))
+    process.start()
+    theirs.close()
+    assert ours.recv() == (False, True, True)
+    process.join()
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from algorithm.adapters.adapter import (
     derive_seed,
 )
 from algorithm.adapters.curriculum import EnvironmentParameters, Value
-from algorithm.adapters.process_setup import PROCESSES, end_with_parent, prepare_worker
+from algorithm.adapters.process_setup import PROCESSES, end_with_parent, prepare_worker, start_garbage_collection
 from algorithm.adapters.unity.launch import (
     EDITOR_PORT,
     FIRST_PORT,
@@ -431,6 +431,7 @@ def run_scene(pipe: Connection, launch: LaunchConfig, number: int, seed: int, pa
     end_with_parent()  # the watchdog then ends the player
     from algorithm.adapters.unity.client import PlayerQuit, UnityClient  # ML-Agents' client, for this process only
 
+    start_garbage_collection()
     try:
         log_file = launch.make_log_file(number)
         with UnityClient(
