@@ -6,13 +6,13 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict, get_type_hints
 
 from algorithm.atomic_io import replace_bytes, set_aside
 from algorithm.errors import UserError
@@ -159,16 +159,37 @@ def append_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, A
 
 def _parse(content: bytes, kind: Any, allow_nan: bool) -> Any:
     """Return the record of a JSON text. Raises ValueError if it is damaged."""
-    from pydantic_core import from_json
-
     body, mark, _ = content.rpartition(DIGEST_MARK)
     if mark:
         if content != _seal(body + b"}"):
             raise ValueError("it does not have its digest")
         content = body + b"}"
+    if not allow_nan and b"\\u" not in content and content.isascii():  # as this program writes almost every record
+        with suppress(ValueError, RecursionError):
+            plain = json.loads(content)
+            json.dumps(plain, allow_nan=False)
+            if _has_type(plain, kind):
+                return plain
+    from pydantic_core import from_json  # its import takes as long as a list of runs
+
     value = from_json(content, allow_inf_nan=allow_nan)
     json.dumps(value, allow_nan=allow_nan)  # raises an error for 1e999, too
     return _make_validator(kind)(b"[" + content + b"]")[0]
+
+
+def _has_type(value: Any, kind: Any) -> bool:
+    """Return whether a JSON value certainly has a type; pydantic, whose import takes a moment, decides all others."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if OpenRecord in getattr(kind, "__orig_bases__", ()):
+        types = get_type_hints(kind, include_extras=True).items()
+        return isinstance(value, dict) and all(
+            _has_type(value[name], each) if name in value else get_origin(each) is NotRequired for name, each in types
+        )
+    if origin in (dict, list):
+        items = value.values() if isinstance(value, dict) else value
+        return isinstance(value, origin) and all(_has_type(item, parts[-1]) for item in items)
+    is_plain = type(value) is kind or (kind is float and type(value) is int)
+    return is_plain or any(_has_type(value, part) for part in parts)
 
 
 def _replace(path: Path, texts: Iterable[str], is_sealed: bool) -> None:
@@ -180,6 +201,8 @@ def _replace(path: Path, texts: Iterable[str], is_sealed: bool) -> None:
 
 def _seal(content: bytes) -> bytes:
     """Return a JSON object with the digest of its text as its last item."""
+    from hashlib import blake2b  # few records are sealed
+
     body = content.removesuffix(b"}").rstrip()
     return body + DIGEST_MARK + blake2b(body, digest_size=DIGEST_BYTES).hexdigest().encode() + b'"}'
 

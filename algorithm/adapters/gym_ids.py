@@ -1,7 +1,7 @@
 """Ids of Gymnasium environments: search by name, registration, and the env_type that opens an id.
 
-The command line imports this module while it parses arguments. Gymnasium and numpy are therefore imported inside the
-functions that need them.
+The command line imports this module while it parses arguments. What takes a moment to import is therefore imported
+inside the functions that need it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import importlib
 import re
 from collections import defaultdict
 from difflib import get_close_matches
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -47,6 +46,8 @@ def register_plugins(namespace: str) -> None:
 
     Packages offer namespaces as entry points of the group `gymnasium.envs`, as MinAtar does.
     """
+    from importlib.metadata import entry_points
+
     import gymnasium
 
     for plugin in entry_points(group="gymnasium.envs"):

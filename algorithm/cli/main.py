@@ -8,6 +8,7 @@ import os
 
 for _library in ("OMP", "OPENBLAS", "MKL"):  # before numpy is imported, which reads them once
     os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would read the metadata of all installed packages
 
 import argparse  # noqa: E402
 import sys  # noqa: E402

@@ -12,7 +12,7 @@ method of this name. The loss of a pass is a scalar tensor in both cases.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from typing import Any
 
@@ -113,7 +113,9 @@ class ManualPass(Pass):
                 stack.add_gradients(hidden, rows)
 
         with torch.inference_mode(False):
-            return _LossByHand.apply(self._stacks[0].parameter, add_gradients)
+            loss = gradient.new_zeros((), requires_grad=True)
+        loss.register_hook(add_gradients)  # called by its backward pass, with its gradient
+        return loss
 
     def differentiate(self, gradient: Tensor) -> Tensor:
         parts = [stack.differentiate(hidden, rows) for stack, hidden, rows in self._split(self._convert(gradient))]
@@ -129,25 +131,6 @@ class ManualPass(Pass):
         return zip(self._stacks, self._hidden, rows, strict=True)
 
 
-class _LossByHand(torch.autograd.Function):
-    """A scalar 0 whose backward pass calls a function with the gradient of the scalar.
-
-    The scalar depends on `parameter`, whose gradient is one of those that the function adds to the existing ones.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, parameter: Tensor, add_gradients: Callable[[Tensor], object]) -> Tensor:
-        ctx.add_gradients = add_gradients
-        return parameter.new_zeros(())
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Any) -> tuple[None, None]:
-        with torch.inference_mode():  # of which the tensors of the pass may be
-            ctx.add_gradients(*gradients)
-        return None, None
-
-
 class ManualStack:
     """Linear layers with a ReLU after each but the last: [n, F] -> [n, outputs].
 
@@ -158,7 +141,6 @@ class ManualStack:
 
     def __init__(self, layers: Sequence[nn.Linear], *, by_output: bool = False):
         self.layers, self.by_output = [_Layer(layer) for layer in layers], by_output
-        self.parameter = layers[-1].weight
 
     def run(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
         """Return the inputs of each layer for x [n, F], and the outputs [n, outputs]."""

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import NotRequired
@@ -204,6 +203,8 @@ def describe_state(record: Record) -> str:
 
 def summarize_repeats(records: list[Record]) -> dict[str, dict[str, float | None]]:
     """Return statistics over repeated runs of every number in their records; `std` is null for a single run."""
+    from statistics import fmean, stdev  # a module that a list of runs does not need
+
     columns: dict[str, list[float]] = {}
     for record in records:
         returns, evaluations = record["returns"], record["evaluation"] or {}

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import InitVar, dataclass, field, replace
-from math import floor, isfinite, isnan, log10
+from dataclasses import InitVar, dataclass, replace
+from math import floor, fsum, isfinite, isnan, log10
 from pathlib import Path
-from statistics import fmean
+from typing import TYPE_CHECKING
 
 from algorithm.atomic_io import copy_aside
 from algorithm.records_io import NumberTable, append_csv, read_csv, write_csv
-from algorithm.tracking.trackers import Tracker, TrackerList
+
+if TYPE_CHECKING:  # a table is read without the services that show runs
+    from algorithm.tracking.trackers import Tracker
 
 TABLE_FILE = "metrics.csv"
 STEPS_COLUMN = "env_steps"  # the only column without empty cells
@@ -46,7 +48,7 @@ def mean_evaluations(table: NumberTable) -> dict[int, float]:
     for row in table.rows:
         means = [float(row[name]) for name in names if row[name]]
         if means:
-            result[int(row[STEPS_COLUMN])] = fmean(means)
+            result[int(row[STEPS_COLUMN])] = fsum(means) / len(means)
     return result
 
 
@@ -61,13 +63,13 @@ class MetricsWriter:
         folder: the run folder.
         env_steps: the env steps at which the run is resumed; 0 for a new run.
         log: receives lines for the user.
-        trackers: receive each row; the caller finishes them.
+        trackers: receive each row; the caller finishes them. None: no trackers.
     """
 
     folder: Path
     env_steps: InitVar[int] = 0
     log: InitVar[Callable[[str], None]] = print
-    trackers: Tracker = field(default_factory=lambda: TrackerList({}))
+    trackers: Tracker | None = None
 
     def __post_init__(self, env_steps: int, log: Callable[[str], None]) -> None:
         self.table = self.folder / TABLE_FILE
@@ -79,7 +81,8 @@ class MetricsWriter:
 
     def write(self, env_steps: int, values: Mapping[str, float]) -> None:
         """Append one row."""
-        self.trackers.log(env_steps, values)
+        if self.trackers:
+            self.trackers.log(env_steps, values)
         row = {STEPS_COLUMN: env_steps, **values}
         if new := [name for name in row if name not in self.columns]:
             rows = read_table(self.table).rows

@@ -82,7 +82,7 @@ def assert_private(run) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_run_continues_without_actors_that_are_killed_or_hang_and_resumes_without_its_learner(start_run):  # noqa: F811
+def test_a_run_continues_without_actors_that_are_killed_or_hang(start_run):  # noqa: F811
     write_task(SLOW_CARTPOLE)
     run = start_run(*ENDLESS, "cluster_config.timeout=20")
     run.wait_for("steps/s")
@@ -99,6 +99,15 @@ def test_a_run_continues_without_actors_that_are_killed_or_hang_and_resumes_with
     run.wait_until(lambda: read_last_metric("cluster/restarts") == 4)
     wait_for_steps(run, 500)
     assert read_last_metric("cluster/lost_env_steps") > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_run_resumes_without_its_learner_and_continues_without_its_evaluator(start_run):  # noqa: F811
+    write_task(SLOW_CARTPOLE)
+    run = start_run(*ENDLESS)
+    run.wait_for("steps/s")
+    run.wait_until(saved_steps)
     run.kill()  # with all processes of the namespace
     saved = saved_steps()[-1]
     resumed = start_run(*RUN, "--resume", "--set", "base_config.evaluate_every=500")
