@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 
@@ -29,8 +30,12 @@ def _measure_running() -> float:
     if not _has_children():  # reading all processes takes milliseconds
         return 0.0
     children: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by parent: processes and their clock ticks
-    for process, parent, ticks in _read_processes():
-        children[parent].append((process, ticks))
+    for file in PROCESSES.glob("[0-9]*/stat"):  # there are none on macOS
+        with suppress(OSError):  # it has ended
+            # After its name, which may contain anything: state, parent, ..., and from 11 on the ticks in user and
+            # system mode, of the process and of its children that have ended.
+            fields = file.read_bytes().rpartition(b")")[2].split()
+            children[int(fields[1])].append((int(file.parent.name), sum(map(int, fields[11:15]))))
     total, parents = 0, [os.getpid()]
     while parents:
         for process, ticks in children.get(parents.pop(), ()):
@@ -48,21 +53,6 @@ def _has_children() -> bool:
     except ChildProcessError:
         return False
     return True
-
-
-def _read_processes() -> Iterator[tuple[int, int, int]]:
-    """Yield each process of the system with its parent and its clock ticks; nothing without /proc."""
-    if not (PROCESSES / "self" / "stat").exists():  # on macOS
-        return
-    for folder in PROCESSES.glob("[0-9]*"):
-        try:
-            content = (folder / "stat").read_bytes()
-        except OSError:  # it has ended
-            continue
-        # After its name, which may contain anything: state, parent, ..., and from 11 on the ticks in user and system
-        # mode, of the process and of its children that have ended.
-        fields = content.rpartition(b")")[2].split()
-        yield int(folder.name), int(fields[1]), sum(map(int, fields[11:15]))
 
 
 class Timer:
