@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 
-PROCESSES = Path("/proc")
 STARTING = "starting"  # everything before the first action: environments, networks, a checkpoint
 PHASES = (STARTING, "environment", "acting", "learning", "evaluation", "saving", "reporting")
 
@@ -27,10 +26,12 @@ def measure_cpu_seconds() -> float:
 
 def _measure_running() -> float:
     """Return the CPU seconds of the descendants of this process that run, and of their descendants that have ended."""
-    if not _has_children():  # reading all processes takes milliseconds
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except (AttributeError, ChildProcessError):  # no children; reading all processes takes milliseconds
         return 0.0
     children: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by parent: processes and their clock ticks
-    for file in PROCESSES.glob("[0-9]*/stat"):  # there are none on macOS
+    for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended
             # After its name, which may contain anything: state, parent, ..., and from 11 on the ticks in user and
             # system mode, of the process and of its children that have ended.
@@ -42,17 +43,6 @@ def _measure_running() -> float:
             total += ticks
             parents.append(process)
     return total / os.sysconf("SC_CLK_TCK") if total else 0.0
-
-
-def _has_children() -> bool:
-    """Return whether this process has child processes whose end it has not waited for."""
-    if not hasattr(os, "waitid"):
-        return False
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
 
 
 class Timer:
