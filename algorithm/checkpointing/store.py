@@ -240,8 +240,7 @@ class CheckpointStore:
             manifest = Manifest(temporary)
             yield manifest
             manifest.write()
-            folders = [each.folder for each in self.list_all()]
-            replaced = [path for path in reversed(folders) if int(path.name) >= env_steps]
+            replaced = [each.folder for each in reversed(self.list_all()) if int(each.folder.name) >= env_steps]
             if (best := self.best.checkpoint) and best.folder in replaced:
                 self.best.clear()
             removed = [self._set_aside(path) for path in replaced]
