@@ -453,8 +453,8 @@ def get_process_state() -> dict[str, Any]:
     return {
         "python": random.getstate(),
         "numpy": {**numpy, "state": {**numpy["state"], "key": numpy["state"]["key"].tolist()}},
-        "torch": _to_hex(torch.get_rng_state()),
-        "cuda": [_to_hex(state) for state in devices],
+        "torch": bytes(torch.get_rng_state().numpy()).hex(),
+        "cuda": [bytes(state.numpy()).hex() for state in devices],
     }
 
 
@@ -463,9 +463,9 @@ def set_process_state(state: Mapping[str, Any]) -> None:
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     np.random.set_state(state["numpy"])
-    torch.set_rng_state(_from_hex(state["torch"]))
+    torch.set_rng_state(torch.frombuffer(bytearray.fromhex(state["torch"]), dtype=torch.uint8))
     for device, saved in enumerate(state["cuda"][: torch.cuda.device_count()]):
-        torch.cuda.set_rng_state(_from_hex(saved), device)
+        torch.cuda.set_rng_state(torch.frombuffer(bytearray.fromhex(saved), dtype=torch.uint8), device)
 
 
 @contextmanager
@@ -476,11 +476,3 @@ def preserve_process_state() -> Iterator[None]:
         yield
     finally:
         set_process_state(state)
-
-
-def _to_hex(state: torch.Tensor) -> str:
-    return state.numpy().tobytes().hex()
-
-
-def _from_hex(text: str) -> torch.Tensor:
-    return torch.from_numpy(np.frombuffer(bytes.fromhex(text), np.uint8).copy())

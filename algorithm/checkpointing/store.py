@@ -155,7 +155,7 @@ class CheckpointStore:
 
     def __bool__(self) -> bool:
         """Return whether there is any checkpoint, damaged or not."""
-        return bool(self._list_folders())
+        return bool(self.list_all())
 
     def latest(self, log: Callable[[str], None], name: str | None = None) -> Checkpoint | None:
         """Return the newest checkpoint that is not damaged; None if there is no checkpoint.
@@ -168,15 +168,14 @@ class CheckpointStore:
             CheckpointError: all checkpoints are damaged.
         """
         errors = []
-        for path in reversed(self._list_folders()):
-            checkpoint = Checkpoint(path)
+        for checkpoint in reversed(self.list_all()):
             try:
                 checkpoint.check(name)
             except CheckpointError as error:
                 errors.append(str(error))
                 continue
             for error_text in errors:
-                log(f"{error_text}: checkpoint {path.name} is used instead")
+                log(f"{error_text}: checkpoint {checkpoint.folder.name} is used instead")
             return checkpoint
         if errors:
             raise CheckpointError(f"no checkpoint in {self.folder} can be read: {'; '.join(errors)}")
@@ -204,9 +203,9 @@ class CheckpointStore:
         """
         for path in (self.folder / SAVING, *self.folder.glob(f"{REMOVING}*")):
             shutil.rmtree(path, ignore_errors=True)
-        for path in self._list_folders():
-            if checkpoint and path.name > checkpoint.folder.name:
-                set_aside(path)
+        for each in self.list_all():
+            if checkpoint and each.folder.name > checkpoint.folder.name:
+                set_aside(each.folder)
         if uses_best and self.best.recover(self.list_all(), log):
             if best := self.best.checkpoint:
                 self.best.set_best(best, self.best.mean)
@@ -215,7 +214,10 @@ class CheckpointStore:
 
     def list_all(self) -> list[Checkpoint]:
         """Return every checkpoint, damaged or not, oldest first."""
-        return [Checkpoint(path) for path in self._list_folders()]
+        if not self.folder.is_dir():
+            return []
+        folders = (path for path in self.folder.iterdir() if path.name.isdecimal() and not path.is_symlink())
+        return [Checkpoint(path) for path in sorted(folders)]
 
     def get_folder(self, env_steps: int) -> Path:
         """Return the folder of the checkpoint with this number of env steps."""
@@ -238,7 +240,7 @@ class CheckpointStore:
             manifest = Manifest(temporary)
             yield manifest
             manifest.write()
-            replaced = [path for path in reversed(self._list_folders()) if int(path.name) >= env_steps]
+            replaced = [each.folder for each in reversed(self.list_all()) if int(each.folder.name) >= env_steps]
             if (best := self.best.checkpoint) and best.folder in replaced:
                 self.best.clear()
             removed = [self._set_aside(path) for path in replaced]
@@ -248,7 +250,7 @@ class CheckpointStore:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         kept = {each.folder for each in (self.best.checkpoint, self.best.candidate) if each}
-        removed += [self._set_aside(path) for path in self._list_folders()[: -self.keep] if path not in kept]
+        removed += [self._set_aside(each.folder) for each in self.list_all()[: -self.keep] if each.folder not in kept]
         for path in removed:
             shutil.rmtree(path, ignore_errors=True)
 
@@ -257,11 +259,6 @@ class CheckpointStore:
         removing = self.folder / f"{REMOVING}-{path.name}"
         shutil.rmtree(removing, ignore_errors=True)
         return path.rename(removing)
-
-    def _list_folders(self) -> list[Path]:
-        if not self.folder.is_dir():
-            return []
-        return sorted(path for path in self.folder.iterdir() if path.name.isdecimal() and not path.is_symlink())
 
 
 @dataclass(eq=False)

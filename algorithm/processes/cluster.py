@@ -230,7 +230,7 @@ class ClusterFleet(Fleet):
             else:
                 service.has_result, self._env_steps[actor] = True, reply.env_steps
                 self._waiting[actor].append(reply)
-                self.monitor.count_steps(reply.env_steps)
+                self.monitor.counters.env_steps += reply.env_steps
                 self.training.timer.add_cpu_seconds(reply.cpu_seconds)
                 self._lanes.count_episodes(self.monitor, actor, reply.episodes, reply.active_lanes)
         now, limit = time.monotonic(), self.settings.cluster.start_timeout

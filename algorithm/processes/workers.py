@@ -490,6 +490,6 @@ class WorkersFleet(Fleet):
         """Count the env steps and the updates of all workers since the last call."""
         counts = self._memory.counts.copy()
         env_steps, updates = (counts - self._counted).sum(0)
-        self.monitor.count_steps(int(env_steps))
+        self.monitor.counters.env_steps += int(env_steps)
         self.monitor.counters.updates += int(updates)
         self._counted = counts

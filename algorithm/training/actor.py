@@ -63,20 +63,16 @@ class Actor:
         Args:
             record_update: receives the role and the result of each update.
         """
-        overlapping = []
-        for role, rollout in self.complete_rollouts():
-            if self.training.get(role).agent.schedule.uses_replay:
-                overlapping.append((role, rollout))
-            else:
-                self._learn(role, rollout, record_update)
-        self.act()
-        for role, rollout in overlapping:
-            self._learn(role, rollout, record_update)
+        rollouts = self.complete_rollouts()
+        for has_acted in (False, True):
+            if has_acted:
+                self.act()
+            for role, rollout in rollouts:
+                components = self.training.get(role)
+                if components.agent.schedule.uses_replay == has_acted:
+                    run_updates(components, rollout, partial(record_update, role))
+                    self.training.timer.lap("learning")
         self.receive()
-
-    def _learn(self, role: str, rollout: Rollout, record_update: Callable[[str, LossResult], object]) -> None:
-        run_updates(self.training.get(role), rollout, partial(record_update, role))
-        self.training.timer.lap("learning")
 
     def complete_rollouts(self) -> list[tuple[str, Rollout]]:
         """Make the first part of a tick: write the received steps, and count the episodes that they ended.
@@ -192,11 +188,8 @@ class RolloutBuffer:
 
     def __init__(self, name: str, components: AgentComponents):
         role, agent = components.role, components.agent
-        self.components = components
-        self.n_rows = agent.schedule.rollout_length
-        self.lanes = role.lanes
-        slots = SLOTS_PER_LANE * self.lanes
-        shape = (self.n_rows + 1, slots)
+        self.n_rows, self.lanes = agent.schedule.rollout_length, 0
+        shape = (self.n_rows + 1, 0)
         self.obs = {name: np.zeros((*shape, *spec.shape), spec.dtype) for name, spec in role.obs_specs.items()}
         self.first = np.zeros(shape, bool)
         # Row t + 1 has the reward and `alive` that follow row t, as they are in a Step.
@@ -204,30 +197,28 @@ class RolloutBuffer:
         self.alive = np.zeros(shape, bool)
         self.raw_action = np.zeros((*shape, role.action_spec.size), np.float32)
         self.behavior = np.zeros((*shape, agent.family.statistics_size), np.float32)
-        self.memory_at_start = np.zeros((slots, agent.state_size), np.float32)
-        self.continues_previous = np.zeros(slots, bool)
-        self.version = np.zeros(slots, np.int64)
-        self.lane = np.zeros(slots, np.int64)
+        self.memory_at_start = np.zeros((0, agent.state_size), np.float32)
+        self.continues_previous = np.zeros(0, bool)
+        self.version = np.zeros(0, np.int64)
+        self.lane = np.zeros(0, np.int64)
 
-        self.row = np.zeros(self.lanes, np.int64)  # the row that each lane writes next
-        self.slot = np.arange(self.lanes)  # the slot that each lane writes to
-        self.lane[: self.lanes] = self.slot
-        self.free_slots = deque(range(self.lanes, slots))
+        self.row = np.zeros(0, np.int64)  # the row that each lane writes next
+        self.slot = np.zeros(0, np.int64)  # the slot that each lane writes to
+        self.free_slots: deque[int] = deque()
         self.full_slots: deque[int] = deque()
-        self.memory = np.zeros((self.lanes, agent.state_size), np.float32)
-        self.active = np.zeros(self.lanes, bool)
-        self.episodes = RunningEpisodes(name, self.lanes, role.action_spec.branches)
+        self.memory = np.zeros((0, agent.state_size), np.float32)
+        self.active = np.zeros(0, bool)
+        self.episodes = RunningEpisodes(name, 0, role.action_spec.branches)
+        self.grow(components)
 
     def grow(self, components: AgentComponents) -> None:
         """Add the new lanes of `components`, each with an empty slot. Existing lanes keep their slots and rows."""
         old_lanes, self.components, self.lanes = self.lanes, components, components.role.lanes
         lanes, slots = self.lanes - old_lanes, SLOTS_PER_LANE * (self.lanes - old_lanes)
-        for name in ROW_ARRAYS:
-            setattr(self, name, _pad(getattr(self, name), slots, axis=1))
         self.obs = {name: _pad(value, slots, axis=1) for name, value in self.obs.items()}
-        for names, added in ((SLOT_ARRAYS, slots), (LANE_ARRAYS, lanes)):
+        for names, added, axis in ((ROW_ARRAYS, slots, 1), (SLOT_ARRAYS, slots, 0), (LANE_ARRAYS, lanes, 0)):
             for name in names:
-                setattr(self, name, _pad(getattr(self, name), added))
+                setattr(self, name, _pad(getattr(self, name), added, axis))
         self.free_slots.extend(range(SLOTS_PER_LANE * old_lanes, SLOTS_PER_LANE * self.lanes))
         for lane in range(old_lanes, self.lanes):
             self.slot[lane] = slot = self.free_slots.popleft()
@@ -314,6 +305,6 @@ class RolloutBuffer:
         )
 
 
-def _pad(array: np.ndarray, added: int, axis: int = 0) -> np.ndarray:
+def _pad(array: np.ndarray, added: int, axis: int) -> np.ndarray:
     """Return a copy with `added` zeros appended along an axis."""
     return np.pad(array, [(0, added * (axis == dimension)) for dimension in range(array.ndim)])

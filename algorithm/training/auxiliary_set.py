@@ -35,6 +35,8 @@ class AuxiliarySet:
         groups: the parameter groups of these modules, by the same names.
         target_networks: the target networks of all auxiliaries, by `auxiliary/<name>/<key>`.
         metrics: scalars of the last rewards and losses, by name.
+        n_records: the number of values that are stored with each row.
+        adaptive_groups: the names of the groups whose losses are adaptive.
     """
 
     def __init__(self, auxiliaries: Mapping[str, Auxiliary], agent: Agent, role: Role):
@@ -65,14 +67,8 @@ class AuxiliarySet:
         self._torsos = [part for part in parts if isinstance(part, Torso)]  # whose encoders may normalize observations
         self._reported: set[str] = set()  # auxiliaries whose last rewards were not finite
         self.metrics: dict[str, Tensor] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self.by_name)
-
-    @property
-    def n_records(self) -> int:
-        """Return the number of values that are stored with each row."""
-        return sum(auxiliary.has_record for auxiliary in self.by_name.values())
+        self.n_records = sum(auxiliary.has_record for auxiliary in auxiliaries.values())
+        self.adaptive_groups = {PREFIX + name for name, auxiliary in auxiliaries.items() if auxiliary.adaptive}
 
     def grow(self, lanes: int) -> None:
         """Add lanes, so that there are `lanes` lanes."""
@@ -95,11 +91,7 @@ class AuxiliarySet:
             rollout: the rollout, in numpy.
             upload: returns an array as a tensor on the device.
         """
-
-        @cache
-        def make_inputs() -> AuxiliaryInputs:
-            return self._make_inputs(rollout.convert(upload))
-
+        make_inputs = cache(lambda: self._make_inputs(rollout.convert(upload)))
         records = {name: auxiliary.record(rollout, make_inputs) for name, auxiliary in self.by_name.items()}
         records = {name: values for name, values in records.items() if values is not None}
         return replace(rollout, records=records) if records else rollout
@@ -140,11 +132,6 @@ class AuxiliarySet:
             self.metrics[f"train/{name}_loss"] = loss.detach()
             self.metrics |= {f"train/{name}_{key}": value.detach() for key, value in values.items()}
         return losses
-
-    @property
-    def adaptive_groups(self) -> Set[str]:
-        """Return the names of the groups whose losses are adaptive."""
-        return {PREFIX + name for name, auxiliary in self.by_name.items() if auxiliary.adaptive}
 
     def update_targets(self) -> None:
         """Update the target networks."""
@@ -212,7 +199,11 @@ class Gradients:
 
     def __init__(self, modules: list[nn.Module], gradient: Tensor):
         self._gradient = gradient
-        self._layers = [layer for module in modules for layer in _find_layers(module)]
+        self._layers: list[slice] = []  # the slice of the gradient of each layer
+        for layer in (layer for module in modules for layer in module.modules()):
+            if parameters := list(layer.parameters(recurse=False)):
+                start = min(each.grad.storage_offset() for each in parameters if each.grad is not None)
+                self._layers.append(slice(start, start + sum(each.numel() for each in parameters)))
 
     def compute(self, losses: Iterable[Tensor], auxiliary_losses: Mapping[str, Tensor], adaptive: Set[str]) -> None:
         """Write the gradient of the losses of the agent and its auxiliaries, some of them `adaptive`."""
@@ -222,33 +213,17 @@ class Gradients:
         if adaptive_losses:
             if remaining:
                 reduce(torch.add, remaining).backward(retain_graph=True)
-            self.add_adaptive(adaptive_losses)
+            task = self._gradient.clone()
+            total = task.clone()
+            for loss in adaptive_losses:
+                self._gradient.zero_()
+                loss.backward(retain_graph=True)
+                for layer in self._layers:
+                    agrees = self._gradient[layer] @ task[layer] > 0
+                    self._gradient[layer] *= agrees
+                total += self._gradient
+            self._gradient.copy_(total)
             remaining = []
         remaining += [loss for name, loss in auxiliary_losses.items() if name not in adaptive]
         if remaining:
             reduce(torch.add, remaining).backward()
-
-    def add_adaptive(self, losses: list[Tensor]) -> None:
-        """Add the gradients of losses to the gradient of the agent's losses. The graph of the losses is kept."""
-        task = self._gradient.clone()
-        total = task.clone()
-        for loss in losses:
-            self._gradient.zero_()
-            loss.backward(retain_graph=True)
-            for layer in self._layers:
-                agrees = self._gradient[layer] @ task[layer] > 0
-                self._gradient[layer] *= agrees
-            total += self._gradient
-        self._gradient.copy_(total)
-
-
-def _find_layers(module: nn.Module) -> list[slice]:
-    """Return the slice of the flat gradient of each module below `module` that has parameters of its own."""
-    layers = []
-    for layer in module.modules():
-        parameters = list(layer.parameters(recurse=False))
-        if parameters:
-            starts = [parameter.grad.storage_offset() for parameter in parameters if parameter.grad is not None]
-            size = sum(parameter.numel() for parameter in parameters)
-            layers.append(slice(min(starts), min(starts) + size))
-    return layers

@@ -35,14 +35,18 @@ class BatchScheduler(ABC):
         """Yield the batches that follow a collected rollout, each when the step of the one before is done."""
 
     def prioritize(self, batch: Rollout, compute_td_errors: Callable[[], np.ndarray]) -> None:
-        """Receive the TD errors of a batch after its step. The default ignores them."""
+        """Pass the TD errors of a batch after its step to the replay, if there is one."""
+        if self.replay:
+            self.replay.prioritize(batch.index, compute_td_errors)
 
     def compute_metrics(self, batch: Rollout) -> dict[str, Tensor]:
         """Return scalars about a batch that was yielded, by the names of metrics. The default returns none."""
         return {}
 
     def grow(self, lanes: int) -> None:
-        """Add lanes, so that there are `lanes` lanes. The default stores nothing by lane."""
+        """Add lanes, so that there are `lanes` lanes, to the replay, if there is one."""
+        if self.replay:
+            self.replay.grow(lanes)
 
     def state(self) -> dict[str, float]:
         """Return what a checkpoint needs in addition to the replay and the generator."""
@@ -91,16 +95,10 @@ class ReplayScheduler(BatchScheduler):
                 return
             yield batch
 
-    def prioritize(self, batch: Rollout, compute_td_errors: Callable[[], np.ndarray]) -> None:
-        self.replay.prioritize(batch.index, compute_td_errors)
-
     def compute_metrics(self, batch: Rollout) -> dict[str, Tensor]:
         ages = self.replay.compute_ages(batch.index)
         values = {"train/replay_fill": self.replay.fill, **({"train/replay_age": ages.mean()} if len(ages) else {})}
         return {name: torch.tensor(value, dtype=torch.float32) for name, value in values.items()}
-
-    def grow(self, lanes: int) -> None:
-        self.replay.grow(lanes)
 
     def state(self) -> dict[str, float]:
         return {"remainder": self.remainder}

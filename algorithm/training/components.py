@@ -69,9 +69,7 @@ class TrainingComponents:
     build: Callable[[str, Role], AgentComponents]
     by_role: dict[str, AgentComponents] = field(default_factory=dict)
     timer: Timer = field(default_factory=Timer)
-    grow_components: Callable[[str, AgentComponents, Role], AgentComponents] = lambda name, components, role: (
-        components.grow(role)
-    )
+    grow_components: Callable[[str, AgentComponents, Role], AgentComponents] = lambda _, each, role: each.grow(role)
 
     @property
     def lanes_by_team(self) -> dict[str, dict[str, int]]:

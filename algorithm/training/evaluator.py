@@ -69,13 +69,11 @@ class EvaluationResult:
         return lane, self.lanes[:number].count(lane)
 
     def __str__(self) -> str:
-        if len(self.returns) == 1:
-            return f"return {format_number(self.mean)} in 1 episode, {get_mode_name(self.greedy)}"
-        low, high = map(format_number, self.interval)
-        return (
-            f"return {format_number(self.mean)} (95% interval {low} to {high}) "
-            f"over {len(self.returns)} episodes, {get_mode_name(self.greedy)}"
-        )
+        episodes = "in 1 episode"
+        if len(self.returns) != 1:
+            low, high = map(format_number, self.interval)
+            episodes = f"(95% interval {low} to {high}) over {len(self.returns)} episodes"
+        return f"return {format_number(self.mean)} {episodes}, {get_mode_name(self.greedy)}"
 
 
 def get_mode_name(greedy: bool) -> str:
@@ -133,7 +131,7 @@ class Evaluator:
                     if role not in counters:
                         agent = stack.enter_context(_isolate_agent(self.get_agent(role), rng))
                         counters[role] = _EpisodeCounter(role, agent, self.adapter.roles[role], episodes, self.greedy)
-                    if self.adapter.roles[role].lanes > counters[role].role.lanes:
+                    if self.adapter.roles[role].lanes > len(counters[role].finished):
                         counters[role].grow(self.adapter.roles[role])
                     actions[role] = counters[role].act(step, tick)
                 self.before_tick()
@@ -165,11 +163,11 @@ class _EpisodeCounter:
     def __init__(self, name: str, agent: Agent, role: Role, episodes: int, greedy: bool):
         self.agent, self.name, self.episodes, self.greedy = agent, name, episodes, greedy
         self.results: dict[str, EvaluationResult] = {}
-        self.memory = np.zeros((role.lanes, agent.state_size), np.float32)
-        self.running = RunningEpisodes(name, role.lanes, role.action_spec.branches)
-        self.finished = np.zeros(role.lanes, np.int64)  # counted episodes of each lane
-        self.last_ticks = np.full(role.lanes, -MAX_IDLE_TICKS)  # the last tick in which each lane had a row
-        self._divide_episodes(role)
+        self.memory = np.zeros((0, agent.state_size), np.float32)
+        self.running = RunningEpisodes(name, 0, role.action_spec.branches)
+        self.finished = np.zeros(0, np.int64)  # counted episodes of each lane
+        self.last_ticks = np.zeros(0, np.int64)  # the last tick in which each lane had a row
+        self.grow(role)
 
     def count(self) -> int:
         """Return the number of counted episodes."""
@@ -181,12 +179,16 @@ class _EpisodeCounter:
 
     def grow(self, role: Role) -> None:
         """Add lanes until there are as many as `role` has, and divide the episodes among all of them."""
-        padding = (0, role.lanes - self.role.lanes)
+        self.role, padding = role, (0, role.lanes - len(self.finished))
         self.memory = np.pad(self.memory, (padding, (0, 0)))
         self.finished = np.pad(self.finished, padding)
         self.last_ticks = np.pad(self.last_ticks, padding, constant_values=-MAX_IDLE_TICKS)
         self.running.grow(role.lanes)
-        self._divide_episodes(role)
+        lanes = role.count_lanes_by_team(self.name)
+        for team in lanes:
+            self.results.setdefault(team, EvaluationResult([], [], self.greedy))
+        teams = [role.find_team(lane) or self.name for lane in range(role.lanes)]
+        self.quota = np.array([-(-self.episodes // lanes[team]) for team in teams])  # episodes that each lane plays
 
     def act(self, step: Step, tick: int) -> np.ndarray:
         """Return the actions [n, size] for one tick. Episodes with NaN or infinity in them are not counted."""
@@ -202,14 +204,6 @@ class _EpisodeCounter:
                 result.lengths.append(length)
                 result.lanes.append(lane)
         return decision.action
-
-    def _divide_episodes(self, role: Role) -> None:
-        """Divide the episodes of each team among its lanes."""
-        self.role, lanes = role, role.count_lanes_by_team(self.name)
-        for team in lanes:
-            self.results.setdefault(team, EvaluationResult([], [], self.greedy))
-        teams = [role.find_team(lane) or self.name for lane in range(role.lanes)]
-        self.quota = np.array([-(-self.episodes // lanes[team]) for team in teams])  # episodes that each lane plays
 
 
 Results = Mapping[str, EvaluationResult]  # by role or team

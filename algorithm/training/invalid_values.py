@@ -74,7 +74,6 @@ class RunningEpisodes:
         self.lengths, self.discarded, self.lost_ticks = np.zeros((3, lanes), np.int64)
         self.lost = np.zeros(lanes, bool)
         self.discarded_in_row = 0
-        self._any_lost = False
         self._last_fault = ""
 
     def grow(self, lanes: int) -> None:
@@ -93,7 +92,6 @@ class RunningEpisodes:
         for path in self.state():
             setattr(self, path.rpartition("/")[2], state[path].copy())
         self.discarded_in_row = int(state["episodes/discarded_in_row"][0])
-        self._any_lost = bool(self.lost.any())
 
     def add(self, step: Step) -> list[tuple[int, float, int]]:
         """Add one tick. Return lane, return and length of each episode that it ended."""
@@ -125,7 +123,7 @@ class RunningEpisodes:
                 together, or a lane was lost for `MAX_LOST_TICKS` ticks.
         """
         blocked = self._find_blocked(step) if ACTION_MASK in step.obs else None
-        if not self._any_lost and blocked is None and _is_finite(step):
+        if blocked is None and not np.count_nonzero(self.lost) and _is_finite(step):
             return step, None
         bad = {name: ~np.isfinite(value).reshape(len(value), -1).all(1) for name, value in step.obs.items()}
         bad_reward, was_lost = ~np.isfinite(step.reward), self.lost[step.lane]
@@ -133,7 +131,8 @@ class RunningEpisodes:
         bad_obs = np.any(list(bad.values()), 0) & (step.alive | ~step.is_bootstrap_row)
         still_lost = was_lost & ~step.first
         if blocked is not None:
-            self._warn_blocked(step.lane, blocked & ~still_lost[:, None])
+            for row, branch in np.argwhere(blocked & ~still_lost[:, None]):
+                self._warn(f"observation {ACTION_MASK!r}", step.lane[row], f"forbids every action of branch {branch}")
             bad_obs |= blocked.any(1)
         lost = still_lost | bad_obs | (bad_reward & ~step.first)
         # The row before these starts, or its reward, is not stored, so their reward and `alive` belong to no row.
@@ -143,7 +142,6 @@ class RunningEpisodes:
         self._warn_nonfinite("reward", step.reward, step.lane, bad_reward & ~was_lost)
         newly_discarded = (lost & ~still_lost) | (truncated_starts & ~was_lost)
         self._discard(step.lane, lost, truncated_starts, newly_discarded)
-        self._check_limits()
         # The mask stays, since the actions of a lost lane are executed, too.
         obs = {
             name: value if name == ACTION_MASK else _zero_rows(value, lost | bad[name])
@@ -162,10 +160,6 @@ class RunningEpisodes:
         for row in np.flatnonzero(rows):
             self._warn(name, lanes[row], "is NaN" if np.isnan(values[row]).any() else "is infinite")
 
-    def _warn_blocked(self, lanes: np.ndarray, blocked: np.ndarray) -> None:
-        for row, branch in np.argwhere(blocked):
-            self._warn(f"observation {ACTION_MASK!r}", lanes[row], f"forbids every action of branch {branch}")
-
     def _warn(self, name: str, lane: int, fault: str) -> None:
         self._last_fault = (
             f"the {name} of lane {lane} of role {self.role!r} {fault} after {self.lengths[lane]} steps of an episode"
@@ -173,7 +167,10 @@ class RunningEpisodes:
         LOG.warning(f"{self._last_fault}, which is truncated there and not counted")
 
     def _discard(self, lane: np.ndarray, lost: np.ndarray, truncated: np.ndarray, newly_discarded: np.ndarray) -> None:
-        """Discard the running episodes of lost lanes, and of those whose last row or its reward is not stored."""
+        """Discard the running episodes of lost lanes, and of those whose last row or its reward is not stored.
+
+        Raises InvalidEpisodes if nothing valid can be expected any more.
+        """
         has_finished, ended = self.discarded[lane] == 0, lane[lost | truncated]
         self.returns[ended] = 0
         self.lengths[ended] = 0
@@ -181,15 +178,10 @@ class RunningEpisodes:
         self.discarded_in_row += int(newly_discarded.sum())
         self.lost[lane] = lost
         self.lost_ticks[lane] = np.where(has_finished, 0, self.lost_ticks[lane]) + lost
-        self._any_lost = bool(self.lost.any())
-
-    def _check_limits(self) -> None:
-        """Raise InvalidEpisodes if nothing valid can be expected any more."""
-        discarded = self.discarded
-        if self.discarded_in_row > MAX_DISCARDED and discarded.all():
+        if self.discarded_in_row > MAX_DISCARDED and self.discarded.all():
             where = f"all {self.discarded_in_row} episodes of role {self.role!r}"
-        elif discarded.max() > MAX_DISCARDED:
-            where = f"all {discarded.max()} episodes of lane {discarded.argmax()} of role {self.role!r}"
+        elif self.discarded.max() > MAX_DISCARDED:
+            where = f"all {self.discarded.max()} episodes of lane {self.discarded.argmax()} of role {self.role!r}"
         elif self.lost_ticks.max() > MAX_LOST_TICKS:
             raise InvalidEpisodes(
                 f"{self._last_fault}, and no later step of lane {self.lost_ticks.argmax()} was valid for "

@@ -11,7 +11,7 @@ from operator import or_
 import torch
 from torch import Tensor
 
-from algorithm.agents.agent import Agent, Divergence, LossResult, ParameterReset
+from algorithm.agents.agent import Agent, LossResult, ParameterReset
 from algorithm.auxiliaries.auxiliary import Auxiliary
 from algorithm.networks import FlatParameters, InferenceCopy, Noise
 from algorithm.networks.flat_parameters import Place
@@ -61,7 +61,6 @@ class Learner:
         self.run_counts = [self._counts]  # of the learners of all roles of the run, if its builder sets them
         # The number of skipped updates, and of those since the last update that was not skipped.
         self._skips = place(torch.zeros(2, dtype=torch.int64, device=self.device))
-        self._consecutive_skips = self._skips[1]
         self.reward_normalizer = RewardNormalizer(agent.reward_transform, role.lanes)
         self.auxiliaries = AuxiliarySet(auxiliaries, agent, role)
         groups = {**agent.groups, **self.auxiliaries.groups}
@@ -77,8 +76,7 @@ class Learner:
             self.device,
             place,
         )
-        agent_modules = [group.module for group in agent.groups.values()]
-        self._gradients = Gradients(agent_modules, self.parameters.gradient)
+        self._gradients = Gradients([group.module for group in agent.groups.values()], self.parameters.gradient)
         networks = [*(group.module for group in groups.values()), *(target.network for target in targets.values())]
         set_precision(placement.precision, [agent.policy, *networks])
         use_manual_passes([agent.policy, *networks])
@@ -86,9 +84,8 @@ class Learner:
         self.noise.resample()
         self._acting_copy = InferenceCopy(agent.policy, acting_policy, placement.acting) if acting_policy else None
         self._has_natural_step = any(group.optimizer == "natural" for group in groups.values())
-        self._batch: Rollout | None = None  # of the gradient, for a natural step, which comes after all other steps
         self._idle_groups: Set[str] = set()  # the groups without a loss in the last batch, which are not stepped
-        self.optimizers = make_optimizers(groups, self.parameters, self._compute_divergence, place)
+        self.optimizers = make_optimizers(groups, self.parameters, lambda: agent.divergence(self._batch), place)
         # Everything that an update changes: an update with a gradient that is not finite leaves it unchanged.
         self._undoable_tensors = [self.parameters.all_parameters, *(each.moments for each in self.optimizers)]
 
@@ -144,7 +141,8 @@ class Learner:
             The result of the losses. Its TD errors are in numpy.
         """
         batch = self._begin_update(rollout)
-        self._batch = batch if self._has_natural_step else None
+        if self._has_natural_step:  # which comes after all other steps
+            self._batch = batch
         losses, result = self.agent.loss(batch)
         auxiliary_losses = self.auxiliaries.compute_losses(batch, result.features)
         self._idle_groups = self.parameters.group_slices.keys() - losses.keys() - auxiliary_losses.keys()
@@ -192,7 +190,7 @@ class Learner:
     @property
     def consecutive_skips(self) -> int:
         """Return the number of skipped updates since the last one that was not; waits for the device."""
-        return int(self._consecutive_skips)
+        return int(self._skips[1])
 
     def state(self) -> dict[str, Tensor]:
         """Return what a checkpoint needs in addition to the parameters."""
@@ -230,21 +228,17 @@ class Learner:
         """
         parameters = self.parameters
         modules = [group.module for group in reset.make_groups().values()]
-        new_tensors = [
-            torch.cat([parameter.flatten() for module in modules for parameter in module.parameters()]),
-            torch.cat([torch.zeros(0), *(norm.running for norm in find_batch_norms(modules))]),
-        ]
-        vectors = [
-            vector[: len(new)]
-            for vector, new in zip((parameters.vector, parameters.batch_statistics), new_tensors, strict=True)
-        ]
-        old_tensors = [vector.clone() for vector in vectors]
-        for vector, new in zip(vectors, new_tensors, strict=True):
-            vector.copy_(new)
+        new_vector = torch.cat([parameter.flatten() for module in modules for parameter in module.parameters()])
+        new_statistics = torch.cat([torch.zeros(0), *(norm.running for norm in find_batch_norms(modules))])
+        changed = []  # tensors of the agent and their old values
+        for tensor, new in ((parameters.vector, new_vector), (parameters.batch_statistics, new_statistics)):
+            part = tensor[: len(new)]
+            changed.append((part, part.clone()))
+            part.copy_(new)
         for target in self.agent.target_networks.values():  # whose sources have the new parameters now
             target.polyak_update(1 - reset.shrink)
-        for vector, old in zip(vectors, old_tensors, strict=True):
-            vector.lerp_(old, reset.shrink)
+        for part, old in changed:
+            part.lerp_(old, reset.shrink)
         parameters.reset_increments()
         parameters.complete_step()
         parameters.apply_target_constraints()
@@ -262,12 +256,16 @@ class Learner:
         """Clip and step each group, then update the targets; nothing changes if the gradient is not finite."""
         finite = sum(optimizer.clip(self.checks_gradient) for optimizer in self.optimizers) < torch.inf
         if not self.checks_gradient or (finite and self._has_natural_step):
-            skipped = 1 - self._step_and_undo(torch.as_tensor(finite)).long()
+            before = [tensor.clone() for tensor in self._undoable_tensors]
+            is_finite = torch.as_tensor(finite) & self._step_groups()
+            for tensor, old in zip(self._undoable_tensors, before, strict=True):  # without waiting for the device
+                torch.where(is_finite, tensor, old, out=tensor)
+            skipped = 1 - is_finite.long()
             self._skips += skipped
-            self._consecutive_skips *= skipped
+            self._skips[1].mul_(skipped)
         elif finite:
             self._step_groups()
-            self._consecutive_skips.zero_()
+            self._skips[1].zero_()
         else:
             self._skips += 1
 
@@ -286,14 +284,6 @@ class Learner:
         self.parameters.apply_target_constraints()
         return is_finite
 
-    def _step_and_undo(self, finite: Tensor) -> Tensor:
-        """Step, and undo the step on the device if the gradient or a step is not finite. Return whether both are."""
-        before = [tensor.clone() for tensor in self._undoable_tensors]
-        finite = finite & self._step_groups()
-        for tensor, old in zip(self._undoable_tensors, before, strict=True):
-            torch.where(finite, tensor, old, out=tensor)
-        return finite
-
     def _begin_update(self, rollout: Rollout) -> Rollout:
         """Set the numbers that the agent reads in `loss`. Return a batch on the device, with transformed rewards."""
         self.agent.progress, self.agent.update = self._compute_progress(), self.updates + 1
@@ -306,9 +296,5 @@ class Learner:
     def _transform_rewards(self, batch: Rollout) -> None:
         """Transform the rewards of a batch, and add the rewards of auxiliaries."""
         batch.reward = self.reward_normalizer.scale(batch.reward)
-        if self.auxiliaries:
+        if self.auxiliaries.by_name:
             self.auxiliaries.add_rewards(batch)
-
-    def _compute_divergence(self) -> Divergence:
-        assert self._batch is not None  # apply_gradients follows compute_gradients
-        return self.agent.divergence(self._batch)

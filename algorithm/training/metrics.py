@@ -76,8 +76,22 @@ class MetricsWriter:
         self.columns: list[str] = []
         # Of the time before the run was resumed, as `mean_evaluations` returns them.
         self.earlier_evaluations: dict[int, float] = {}
-        if env_steps > 0 or self.table.exists():
-            self._rewind(env_steps, log)
+        if not self.table.exists():
+            if env_steps:
+                log(f"{self.table} is missing: the metrics of this run start at {env_steps:,} env steps")
+            return
+        table = read_table(self.table)
+        if table.damaged:
+            copy = copy_aside(self.table)
+            log(f"{self.table} is damaged: {table.damaged} of its lines are dropped; {copy.name} is a copy as it was")
+        self.columns = table.columns
+        if not table.columns:
+            self.table.unlink(missing_ok=True)
+            return
+        # Without rows after `env_steps`, damaged lines, and an incomplete last line.
+        kept = replace(table, rows=[row for row in table.rows if int(row[STEPS_COLUMN]) <= env_steps])
+        self.earlier_evaluations = mean_evaluations(kept)
+        write_csv(self.table, self.columns, kept.rows)
 
     def write(self, env_steps: int, values: Mapping[str, float]) -> None:
         """Append one row."""
@@ -89,20 +103,3 @@ class MetricsWriter:
             self.columns += new
             write_csv(self.table, self.columns, rows)
         append_csv(self.table, self.columns, [row])
-
-    def _rewind(self, env_steps: int, log: Callable[[str], None]) -> None:
-        """Rewrite the table without rows after `env_steps`, damaged lines, and an incomplete last line."""
-        if not self.table.exists():
-            log(f"{self.table} is missing: the metrics of this run start at {env_steps:,} env steps")
-            return
-        table = read_table(self.table)
-        if table.damaged:
-            copy = copy_aside(self.table)
-            log(f"{self.table} is damaged: {table.damaged} of its lines are dropped; {copy.name} is a copy as it was")
-        self.columns = table.columns
-        if not table.columns:
-            self.table.unlink(missing_ok=True)
-            return
-        kept = replace(table, rows=[row for row in table.rows if int(row[STEPS_COLUMN]) <= env_steps])
-        self.earlier_evaluations = mean_evaluations(kept)
-        write_csv(self.table, self.columns, kept.rows)

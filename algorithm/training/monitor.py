@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,35 +19,6 @@ from algorithm.training.reporter import Reporter
 
 ConfirmedBy = Literal["evaluation", "training"]  # the kind of episodes that confirmed a goal
 DISPLAY_INTERVAL = 0.25  # seconds between two calls of the display
-
-
-class BestRecord(Protocol):
-    """A record of the checkpoint with the best evaluation.
-
-    Attributes:
-        candidate: a checkpoint that is being evaluated; it is not removed meanwhile.
-    """
-
-    candidate: Any
-
-    @property
-    def mean(self) -> float:
-        """Return the mean return of its evaluation; minus infinity without one."""
-
-    def set_best(self, checkpoint: Any, mean: float) -> None:
-        """Record that a checkpoint, as `save` returned it, is the best."""
-
-    def clear(self) -> None:
-        """Record that no checkpoint is the best."""
-
-
-class RunCallbacks(Protocol):
-    """The callbacks of a run, as the monitor uses them; `stop_requested` ends the run."""
-
-    stop_requested: bool
-
-    def on_evaluation(self, results: Results) -> object:
-        """Receive the result of an evaluation, by role or team."""
 
 
 class GoalCheck:
@@ -128,18 +99,6 @@ class GoalCheck:
         return self.goal is not None and all(each.mean >= self.goal for each in episodes)
 
 
-@dataclass(frozen=True)
-class StartedEvaluation:
-    """An evaluation that has not ended: the env steps at which it started, and whether it confirms the goal.
-
-    `checkpoint` has its weights; None if they are still the present ones when it ends, or if it could not be written.
-    """
-
-    env_steps: int
-    confirms: bool
-    checkpoint: Any
-
-
 @dataclass(eq=False)
 class Monitor:
     """A monitor, which is called after each tick; it logs, evaluates and saves when that is due.
@@ -154,8 +113,8 @@ class Monitor:
         reporter: writes metrics, and shows the progress.
         evaluations: the evaluations; None if evaluation is not possible.
         save: writes a checkpoint and returns it; None if it could not be written.
-        best: the record of the best checkpoint.
-        callbacks: the callbacks of the run.
+        best: the record of the best checkpoint, a `BestCheckpoint` of `checkpointing.store`.
+        callbacks: the callbacks of the run: `on_evaluation` receives results, a true `stop_requested` ends the run.
 
     Attributes:
         evaluation: the results of the last evaluation.
@@ -168,8 +127,8 @@ class Monitor:
     reporter: Reporter
     evaluations: Evaluations | None
     save: Callable[[Counters], Any]
-    best: BestRecord
-    callbacks: RunCallbacks
+    best: Any
+    callbacks: Any
 
     def __post_init__(self) -> None:
         history, limits = self.history, self.limits
@@ -178,7 +137,7 @@ class Monitor:
         self.confirmed_by: ConfirmedBy | None = None
         self.stopped = False
         self._goal = GoalCheck(history, limits.goal, limits.evaluation_episodes)
-        self._started: StartedEvaluation | None = None
+        self._confirms: bool | None = None  # whether the evaluation that has not ended confirms the goal; None: none
         self._due_confirmation: int | None = None  # of the evaluation that is due: its episodes that confirm the goal
         self._last_start = -1  # env steps at which the last evaluation started
         self._pending_best: float | None = None  # mean return of the best weights, which are not saved yet
@@ -200,16 +159,12 @@ class Monitor:
 
     def tick(self, actor: Actor) -> bool:
         """Count what `actor` has collected in a tick, and do what is due. Return whether the run is over."""
-        self.count_steps(actor.env_steps)
+        self.counters.env_steps += actor.env_steps
         actor.env_steps = 0
         if actor.episodes:
             self.count_episodes(actor.episodes, actor.active_lanes)
             actor.episodes.clear()
         return self.do_due()
-
-    def count_steps(self, env_steps: int) -> None:
-        """Count env steps."""
-        self.counters.env_steps += env_steps
 
     def count_episodes(self, episodes: Iterable[Episode], active_lanes: Mapping[str, np.ndarray]) -> None:
         """Count the episodes that ended, with the arguments of `History.add_episodes`."""
@@ -259,8 +214,8 @@ class Monitor:
     def finish(self) -> None:
         """Save a final checkpoint, and log the last metrics even if it could not be saved."""
         self.history.evaluation_is_due = self._due_confirmation == 0
-        if self._started:
-            self.reporter.log(f"the evaluation at {self._started.env_steps:,} env steps is lost, since the run ends")
+        if self._confirms is not None:
+            self.reporter.log(f"the evaluation at {self._last_start:,} env steps is lost, since the run ends")
         try:
             self._save()
         finally:
@@ -300,8 +255,7 @@ class Monitor:
 
     def _is_goal_met(self) -> bool:
         """Return whether training episodes reach the goal, and no evaluation is about to confirm it."""
-        is_confirming = self._due_confirmation or (self._started and self._started.confirms)
-        return not is_confirming and self._goal.is_met()
+        return not (self._due_confirmation or self._confirms) and self._goal.is_met()
 
     def _mark_best(self, mean: float, checkpoint: Any = None) -> None:
         """Make a checkpoint the best; None: the next one, since it has the present weights.
@@ -329,7 +283,11 @@ class Monitor:
             return
         self.timer.lap("acting")
         try:
-            started = self._started or self._start_evaluation(self.evaluations)
+            if self._confirms is None:
+                self.best.candidate = self._save() if self.evaluations.is_concurrent else None
+                episodes, self._last_start = self._due_confirmation or 0, self.counters.env_steps
+                self.evaluations.start(episodes)
+                self._due_confirmation, self._confirms = None, episodes > 0
             outcome = self.evaluations.receive(timeout)
         except SimulatorError as error:
             self._stop_evaluating(error)
@@ -337,35 +295,28 @@ class Monitor:
         finally:
             self.timer.lap("evaluation")
         if outcome:
-            self._started = self.best.candidate = None
-            self._record_evaluation(started, outcome, has_present_weights=not self.evaluations.is_concurrent)
+            self._record_evaluation(self.evaluations, outcome)
 
     @property
     def _is_evaluating(self) -> bool:
         """Return whether an evaluation has started or is due."""
-        return self._started is not None or self._due_confirmation is not None
+        return self._confirms is not None or self._due_confirmation is not None
 
-    def _start_evaluation(self, evaluations: Evaluations) -> StartedEvaluation:
-        self.best.candidate = self._save() if evaluations.is_concurrent else None
-        episodes, self._last_start = self._due_confirmation or 0, self.counters.env_steps
-        evaluations.start(episodes)
-        self._due_confirmation = None
-        self._started = StartedEvaluation(self._last_start, episodes > 0, self.best.candidate)
-        return self._started
-
-    def _record_evaluation(self, started: StartedEvaluation, outcome: Outcome, has_present_weights: bool) -> None:
+    def _record_evaluation(self, evaluations: Evaluations, outcome: Outcome) -> None:
         """Record the outcome of an evaluation, after which its weights may be the best, and the goal confirmed."""
-        results = {name: replace(result, env_steps=started.env_steps) for name, result in outcome.results.items()}
+        # The checkpoint with its weights; None if they are the present ones, or if it could not be written.
+        checkpoint, self._confirms, self.best.candidate = self.best.candidate, None, None
+        is_kept, started = checkpoint is not None or not evaluations.is_concurrent, self._last_start
+        results = {name: replace(result, env_steps=started) for name, result in outcome.results.items()}
         self.evaluation = results
         is_confirmed = outcome.confirmation is not None and self._goal.confirm(outcome.confirmation)
-        is_kept = has_present_weights or started.checkpoint is not None
         mean = compute_mean([result.mean for result in results.values()])
         self._pending_best = None
         if is_kept and (mean >= self.best.mean or is_confirmed):  # of equally good weights the newest are the best
-            self._mark_best(mean, started.checkpoint)
+            self._mark_best(mean, checkpoint)
         if outcome.confirmation is not None:
-            self.reporter.report_confirmation(started.env_steps, outcome.confirmation, is_confirmed)
-        self.reporter.report_evaluation(started.env_steps, results)
+            self.reporter.report_confirmation(started, outcome.confirmation, is_confirmed)
+        self.reporter.report_evaluation(started, results)
         self.reporter.show_progress()
         self.callbacks.on_evaluation(results)
         if is_confirmed:
@@ -373,11 +324,11 @@ class Monitor:
 
     def _stop_evaluating(self, error: SimulatorError) -> None:
         """Continue the run without evaluations."""
-        started, due_confirmation = self._started, self._due_confirmation
-        self.evaluations = self._started = self._due_confirmation = self.best.candidate = None
-        self.reporter.report_evaluation_error(started.env_steps if started else self.counters.env_steps, error)
-        if due_confirmation or (started and started.confirms):
+        env_steps = self.counters.env_steps if self._confirms is None else self._last_start
+        if self._due_confirmation or self._confirms:
             self._goal.start_trial()
+        self.evaluations = self._confirms = self._due_confirmation = self.best.candidate = None
+        self.reporter.report_evaluation_error(env_steps, error)
 
     def _finish_evaluations(self) -> None:
         """Evaluate the last weights, unless the goal is confirmed, and wait for the results of all evaluations."""
@@ -392,8 +343,7 @@ class Monitor:
     def _save(self) -> Any:
         """Save a checkpoint and return it; None if it could not be written."""
         self.timer.lap("acting")
-        self.history.update_seconds()
-        self.history.update_cpu_seconds()
+        self.history.update_seconds(with_cpu=True)
         checkpoint = self.save(self.counters)
         if self.training.has_teams:  # they may have appeared after a checkpoint became the best
             self.best.clear()

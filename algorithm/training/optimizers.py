@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import cos, nan, pi
 from typing import ClassVar
 
@@ -16,6 +15,8 @@ from algorithm.agents.agent import Divergence, ParameterGroup
 from algorithm.distributions import ClosedFormDistribution
 from algorithm.networks import FlatParameters
 from algorithm.networks.flat_parameters import Place
+
+TOLERANCE = 1e-10  # of conjugate gradients, as a fraction of the norm of the right side
 
 
 @dataclass(kw_only=True, eq=False)
@@ -28,6 +29,7 @@ class Optimizer(ABC):
         vector: its part of the flat vector.
         gradient: its part of the flat gradient.
         place: returns the tensor that other processes share in place of `moments`.
+        compute_divergence: returns the divergence of the batch whose gradient is stepped along, for a natural step.
         moments: its whole state, as one flat tensor.
         gradient_norm: the norm of the last gradient before it was clipped, the same tensor in each update.
     """
@@ -39,6 +41,7 @@ class Optimizer(ABC):
     vector: Tensor
     gradient: Tensor
     place: Place = lambda tensor: tensor
+    compute_divergence: Callable[[], Divergence]
 
     def __post_init__(self) -> None:
         per_parameter, others = self.N_MOMENTS
@@ -95,8 +98,13 @@ class Adam(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        size, self.weight_decay = len(self.vector), self._find_weight_decay()
+        size, decay = len(self.vector), self.group.weight_decay
         self.first, self.second, self.steps = self.moments[:size], self.moments[size:-1], self.moments[-1]
+        self.weight_decay: float | Tensor | None = None  # of all parameters, or of each: 0 if it is not trained
+        if self.group.optimizer == "adamw":
+            parameters = self.group.module.parameters()
+            trained = torch.cat([torch.full((each.numel(),), float(each.requires_grad)) for each in parameters])
+            self.weight_decay = decay if trained.all() else decay * trained.to(self.vector.device)
 
     def step(self, rate: float) -> bool:
         if self.weight_decay is not None:
@@ -119,16 +127,6 @@ class Adam(Optimizer):
         )
         return True
 
-    def _find_weight_decay(self) -> float | Tensor | None:
-        """Return the weight decay of all parameters, or of each, which is 0 for those that are not trained."""
-        if self.group.optimizer != "adamw":
-            return None
-        parameters = list(self.group.module.parameters())
-        if all(parameter.requires_grad for parameter in parameters):
-            return self.group.weight_decay
-        trained = [torch.full((parameter.numel(),), float(parameter.requires_grad)) for parameter in parameters]
-        return self.group.weight_decay * torch.cat(trained).to(self.vector.device)
-
 
 class RmsProp(Optimizer):
     """RMSprop (Tieleman & Hinton 2012): theta <- theta - rate g / (sqrt(s) + eps).
@@ -149,25 +147,16 @@ class RmsProp(Optimizer):
         return True
 
 
-@dataclass(kw_only=True, eq=False)
 class NaturalStep(Optimizer):
     """An optimizer of a policy that maximises its objective within a trust region; it has no moments.
 
     The learning rate is delta, the largest mean KL divergence from the average policy, in nats per row. The step solves
     the quadratic model of the trust region. It is halved until the exact divergence is at most max(delta, C), C being
     the divergence before the step, and dropped if no halving achieves this.
-
-    Attributes:
-        compute_divergence: returns the divergence of the batch whose gradient is stepped along.
     """
 
     N_MOMENTS = (0, 0)
-
-    compute_divergence: Callable[[], Divergence]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._metrics: dict[str, Tensor] = {}
+    _metrics: dict[str, Tensor] = {}  # of the last step
 
     @torch.inference_mode(False)
     def step(self, rate: float) -> bool:
@@ -207,9 +196,8 @@ class FisherMatrix:
         self.policy, self.weights, self.parameters, self.damping = policy, weights.unsqueeze(-1), parameters, damping
         # J^T c is linear in c, so that its derivative with respect to c in the direction v is J v, for any c.
         self._c = torch.zeros_like(policy.statistics, requires_grad=True)
-        self._pulled_back = torch.autograd.grad(
-            policy.statistics, parameters, self._c, create_graph=True, materialize_grads=True
-        )
+        parts = torch.autograd.grad(policy.statistics, parameters, self._c, create_graph=True, materialize_grads=True)
+        self._pulled_back = torch.cat([part.flatten() for part in parts])
 
     def __call__(self, vector: Tensor) -> Tensor:
         """Return the product with a flat vector of the size of all parameters."""
@@ -218,11 +206,7 @@ class FisherMatrix:
 
     def push_forward(self, vector: Tensor) -> Tensor:
         """Return J vector, in the shape of the statistics."""
-        sizes = [parameter.numel() for parameter in self.parameters]
-        pairs = zip(self._pulled_back, self.parameters, vector.split(sizes), strict=True)
-        used = [(part, piece.view_as(parameter)) for part, parameter, piece in pairs if part.requires_grad]
-        outputs, pieces = zip(*used, strict=True)
-        (product,) = torch.autograd.grad(outputs, self._c, pieces, retain_graph=True)
+        (product,) = torch.autograd.grad(self._pulled_back, self._c, vector, retain_graph=True)
         return product
 
     def pull_back(self, statistics: Tensor) -> Tensor:
@@ -233,16 +217,13 @@ class FisherMatrix:
         return torch.cat([part.flatten() for part in parts])
 
 
-def conjugate_gradient(
-    product: Callable[[Tensor], Tensor], right_side: Tensor, iterations: int, tolerance: float = 1e-10
-) -> Tensor:
+def conjugate_gradient(product: Callable[[Tensor], Tensor], right_side: Tensor, iterations: int) -> Tensor:
     """Return an approximate solution x of `product(x) = right_side` (Hestenes and Stiefel 1952).
 
     Args:
         product: the product of a symmetric positive definite matrix with a vector.
         right_side: a vector.
-        iterations: the largest number of iterations.
-        tolerance: the norm of the residual at which the iterations end, as a fraction of the norm of `right_side`.
+        iterations: the largest number of iterations, which end when the norm of the residual is at most `TOLERANCE`.
     """
     norm = right_side.dot(right_side).sqrt()
     if norm == 0:
@@ -255,7 +236,7 @@ def conjugate_gradient(
         solution.add_(rate * direction)
         residual.sub_(rate * image)
         previous, squared_norm = squared_norm, residual.dot(residual)
-        if squared_norm <= tolerance**2:
+        if squared_norm <= TOLERANCE**2:
             break
         direction = torch.addcmul(residual, squared_norm / previous, direction)
     return norm * solution
@@ -319,24 +300,25 @@ def make_optimizers(
     Args:
         groups: The groups by name.
         parameters: Their flat parameters.
-        compute_divergence: See NaturalStep.
-        place: Returns the tensor that other processes share in place of the moments of an optimizer.
+        compute_divergence: See Optimizer.
+        place: See Optimizer.
 
     Raises:
         ValueError: The optimizer of a group is unknown.
     """
-    kinds: dict[str, Callable[..., Optimizer]] = {
-        "adam": Adam,
-        "adamw": Adam,
-        "rmsprop": RmsProp,
-        "natural": partial(NaturalStep, compute_divergence=compute_divergence),
-    }
+    kinds: dict[str, type[Optimizer]] = {"adam": Adam, "adamw": Adam, "rmsprop": RmsProp, "natural": NaturalStep}
     optimizers = []
     for name in sorted(groups, key=lambda name: groups[name].optimizer == "natural"):
         group, part = groups[name], parameters.group_slices[name]
         if group.optimizer not in kinds:
             raise ValueError(f"optimizer {group.optimizer!r} is unknown; there are {', '.join(kinds)}")
-        vector, gradient = parameters.vector[part], parameters.gradient[part]
-        make = kinds[group.optimizer]
-        optimizers.append(make(name=name, group=group, vector=vector, gradient=gradient, place=place))
+        optimizer = kinds[group.optimizer](
+            name=name,
+            group=group,
+            vector=parameters.vector[part],
+            gradient=parameters.gradient[part],
+            place=place,
+            compute_divergence=compute_divergence,
+        )
+        optimizers.append(optimizer)
     return optimizers

@@ -194,13 +194,10 @@ class History:
         """Return the last training episodes of every team, or of every role without teams."""
         return {name: self.recent[name] for teams in self.training.lanes_by_team.values() for name in teams}
 
-    def update_seconds(self) -> None:
-        """Set `counters.seconds` to the time that the timer has measured."""
+    def update_seconds(self, with_cpu: bool = False) -> None:
+        """Set the seconds of the counters; `with_cpu`: also the CPU seconds, which take milliseconds to measure."""
         self.counters.seconds = self._seconds_before + self.training.timer.total
-
-    def update_cpu_seconds(self) -> None:
-        """Set `counters.cpu_seconds` to the time of all processes, which takes milliseconds to measure."""
-        if self._cpu_seconds_before is not None:
+        if with_cpu and self._cpu_seconds_before is not None:
             self.counters.cpu_seconds = self._cpu_seconds_before + self.training.timer.cpu_seconds
 
     def state(self) -> dict[str, Any]:

@@ -87,27 +87,38 @@ class Reporter:
         """Write a row of metrics, unless there was no env step since the last row."""
         now = self._take_snapshot()
         if now.counters.env_steps > self._last_row.counters.env_steps:
-            self.history.update_cpu_seconds()
-            self._update_latest()
+            self.history.update_seconds(with_cpu=True)
             self._throughput = now.compute_throughput(self._last_row)
             statistics = {f"scene/{name}": value for name, value in self.training.adapter.statistics().items()}
-            values = self._collect_times(now) | self._collect_metrics() | statistics
-            self.metrics.write(now.counters.env_steps, values | dict(self.collect_metrics()))
+            cpu_seconds = self.history.counters.cpu_seconds
+            values = {
+                "time/seconds": now.counters.seconds,
+                **({} if cpu_seconds is None else {"time/cpu_seconds": cpu_seconds}),
+                "time/env_steps_per_second": self._throughput.env_steps,
+                "time/updates_per_second": self._throughput.updates,
+                "time/episodes": now.counters.episodes,
+                "time/updates": now.counters.updates,
+                **{f"time/{phase}_fraction": share for phase, share in self._throughput.shares.items()},
+                **self._collect_metrics(),
+                **statistics,
+                **self.collect_metrics(),
+            }
+            self.metrics.write(now.counters.env_steps, values)
             if self.histograms:
                 self.metrics.trackers.log_histograms(now.counters.env_steps, self._collect_histograms())
+            progress = self._make_progress(now, wrote_row=True)
             self._sampled.clear()
             self.rows += 1
             self._last_row = now
-            self.on_progress(self._make_progress(now, wrote_row=True))
+            self.on_progress(progress)
         self.timer.lap("reporting")
 
     def show_progress(self) -> None:
         """Pass the current progress to the display."""
         now = self._take_snapshot()
-        self._update_latest()
         if self._last_row is self._start or now.running_seconds - self._last_row.running_seconds > MIN_SECONDS:
             self._throughput = now.compute_throughput(self._last_row)
-        self.on_progress(self._make_progress(now, wrote_row=False))
+        self.on_progress(self._make_progress(now))
         self.timer.lap("reporting")
 
     def report_evaluation(self, env_steps: int, evaluation: Mapping[str, EvaluationResult]) -> None:
@@ -134,8 +145,8 @@ class Reporter:
 
     def report_confirmation(self, env_steps: int, results: Mapping[str, EvaluationResult], is_confirmed: bool) -> None:
         """Log whether episodes that are not reported, with weights of `env_steps`, have confirmed the goal."""
+        outcome = "confirmed" if is_confirmed else "not confirmed"
         for role, result in results.items():
-            outcome = "confirmed" if is_confirmed else "not confirmed"
             self.log(f"goal{role_suffix(role)} {outcome} at {env_steps:,} env steps: {result}")
 
     def report_evaluation_error(self, env_steps: int, error: Exception) -> None:
@@ -152,7 +163,7 @@ class Reporter:
         self.log_metrics()
         now = self._take_snapshot()
         self._throughput = now.compute_throughput(self._start)
-        self.on_progress(self._make_progress(now, wrote_row=False, has_ended=True))
+        self.on_progress(self._make_progress(now, has_ended=True))
 
     def _record_evaluation(self, env_steps: int, mean: float) -> None:
         """Keep an evaluation as the last one, and as the best one if no earlier one is better."""
@@ -163,18 +174,6 @@ class Reporter:
     def _take_snapshot(self) -> Snapshot:
         self.history.update_seconds()
         return Snapshot(replace(self.history.counters), dict(self.timer.seconds))
-
-    def _collect_times(self, now: Snapshot) -> dict[str, float]:
-        cpu_seconds = self.history.counters.cpu_seconds
-        return {
-            "time/seconds": now.counters.seconds,
-            **({} if cpu_seconds is None else {"time/cpu_seconds": cpu_seconds}),
-            "time/env_steps_per_second": self._throughput.env_steps,
-            "time/updates_per_second": self._throughput.updates,
-            "time/episodes": now.counters.episodes,
-            "time/updates": now.counters.updates,
-            **{f"time/{phase}_fraction": share for phase, share in self._throughput.shares.items()},
-        }
 
     def _collect_metrics(self) -> dict[str, float]:
         values: dict[str, float] = {}
@@ -207,12 +206,7 @@ class Reporter:
         finite = {name: array[np.isfinite(array)] for name, array in arrays.items()}
         return {name: array for name, array in finite.items() if len(array)}
 
-    def _update_latest(self) -> None:
-        for role, sampled in self._sampled.items():
-            if sampled:
-                self._latest_metrics[role] = _mean_metrics(sampled[-DISPLAYED_UPDATES:])
-
-    def _make_progress(self, now: Snapshot, wrote_row: bool, has_ended: bool = False) -> Progress:
+    def _make_progress(self, now: Snapshot, wrote_row: bool = False, has_ended: bool = False) -> Progress:
         limits, counters = self.limits, now.counters
         fraction_done = limits.fraction_done(counters)
         return Progress(
@@ -235,6 +229,8 @@ class Reporter:
         """Return the progress of each role or team; of several teams of a role, the first has its metrics."""
         roles = {}
         for role, teams in self.training.lanes_by_team.items():
+            if sampled := self._sampled[role]:
+                self._latest_metrics[role] = _mean_metrics(sampled[-DISPLAYED_UPDATES:])
             latest = self._latest_metrics.get(role, {})
             policy_metrics = {
                 DISPLAYED_METRICS[name]: value for name, value in latest.items() if name in DISPLAYED_METRICS

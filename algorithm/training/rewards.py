@@ -99,14 +99,10 @@ class ReturnMoments(nn.Module):
         gamma = self.gamma
         u, w, s = sums[0] * gamma + 1, sums[1] * gamma**2 + 1, sums[2]
         reward = np.where(valid, reward, 0)
-        self.add(valid.sum(), (reward * u).sum(), (reward * (reward * w + 2 * s)).sum())
+        self.count += int(valid.sum())
+        self.total += float((reward * u).sum())
+        self.squares += float((reward * (reward * w + 2 * s)).sum())
         return np.where(valid, (u, w, gamma * (s + reward * w)), sums)
-
-    def add(self, count: int, total: float, squares: float) -> None:
-        """Add to the number, the sum and the sum of squares."""
-        self.count += int(count)
-        self.total += float(total)
-        self.squares += float(squares)
 
     @property
     def std(self) -> Tensor:

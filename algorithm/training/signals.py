@@ -6,8 +6,9 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from types import FrameType
 from typing import Any
 
@@ -28,9 +29,19 @@ if SIGHUP:
     STOP_EXCEPTIONS[SIGHUP] = TerminalClosed
 
 
-def list_stop_signals() -> list[int]:
-    """Return the signals that end a run: the keys of `STOP_EXCEPTIONS`, without SIGHUP if it is ignored (nohup)."""
-    return [number for number in STOP_EXCEPTIONS if number != SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+@contextmanager
+def _handle_stop_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Let `handler` receive the signals that end a run within the block, but not a SIGHUP that is ignored (nohup)."""
+    old_handlers = {}
+    try:
+        if threading.current_thread() is threading.main_thread():
+            for number in STOP_EXCEPTIONS:
+                if number != SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                    old_handlers[number] = signal.signal(number, handler)
+        yield
+    finally:
+        for number, old_handler in old_handlers.items():
+            signal.signal(number, old_handler)
 
 
 @contextmanager
@@ -40,17 +51,10 @@ def raise_on_stop_signals() -> Iterator[None]:
     Further signals in the next `BURST_SECONDS` are ignored, so that a key that is held down does not interrupt the
     handling of the first signal. Has no effect outside of the main thread, which receives no signals.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     global _raised_at
     _raised_at = -math.inf
-    old_handlers = {number: signal.signal(number, _handle_stop) for number in list_stop_signals()}
-    try:
+    with _handle_stop_signals(_handle_stop):
         yield
-    finally:
-        for number, handler in old_handlers.items():
-            signal.signal(number, handler)
 
 
 _raised_at = -math.inf  # time of the last exception; global, as signal handlers are
@@ -67,7 +71,7 @@ def _raise(number: int) -> None:
     raise STOP_EXCEPTIONS[number]
 
 
-class DeferredSignals:
+class DeferredSignals(ExitStack):
     """A context in which the first signal is deferred until `raise_pending`, so that no tick is left incomplete.
 
     Code in the block that takes long calls `raise_deferred` where it may be interrupted.
@@ -77,21 +81,17 @@ class DeferredSignals:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._pending: list[int] = []
         self._defers_all = False
-        self._old_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> DeferredSignals:
-        if threading.current_thread() is threading.main_thread():
-            self._old_handlers = {number: signal.signal(number, self._receive) for number in list_stop_signals()}
-            _contexts.append(self)
+        self.enter_context(_handle_stop_signals(self._receive))
+        self.callback(_innermost.reset, _innermost.set(self))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self in _contexts:
-            _contexts.remove(self)
-        for number, handler in self._old_handlers.items():
-            signal.signal(number, handler)
+    def __exit__(self, kind: type[BaseException] | None, *details: Any) -> None:
+        super().__exit__(kind, *details)
         if kind is None:
             self.raise_pending()
 
@@ -115,14 +115,11 @@ class DeferredSignals:
             self.raise_pending()
 
 
-_contexts: list[DeferredSignals] = []  # of the main thread, the innermost last; global, as signal handlers are
+_innermost: ContextVar[DeferredSignals | None] = ContextVar("innermost", default=None)  # context of this thread
 
 
 def raise_deferred() -> None:
-    """Raise the exception of a signal that the innermost context has deferred, unless it defers all signals.
-
-    Has no effect outside of the main thread, which receives no signals.
-    """
-    is_main = threading.current_thread() is threading.main_thread()
-    if is_main and _contexts and not _contexts[-1]._defers_all:
-        _contexts[-1].raise_pending()
+    """Raise the exception of a signal that the innermost context of this thread has deferred, unless it defers all."""
+    signals = _innermost.get()
+    if signals and not signals._defers_all:
+        signals.raise_pending()

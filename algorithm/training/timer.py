@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 
-PROCESSES = Path("/proc")
 STARTING = "starting"  # everything before the first action: environments, networks, a checkpoint
 PHASES = (STARTING, "environment", "acting", "learning", "evaluation", "saving", "reporting")
 
@@ -26,43 +26,23 @@ def measure_cpu_seconds() -> float:
 
 def _measure_running() -> float:
     """Return the CPU seconds of the descendants of this process that run, and of their descendants that have ended."""
-    if not _has_children():  # reading all processes takes milliseconds
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except (AttributeError, ChildProcessError):  # no children; reading all processes takes milliseconds
         return 0.0
     children: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by parent: processes and their clock ticks
-    for process, parent, ticks in _read_processes():
-        children[parent].append((process, ticks))
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            # After its name, which may contain anything: state, parent, ..., and from 11 on the ticks in user and
+            # system mode, of the process and of its children that have ended.
+            fields = file.read_bytes().rpartition(b")")[2].split()
+            children[int(fields[1])].append((int(file.parent.name), sum(map(int, fields[11:15]))))
     total, parents = 0, [os.getpid()]
     while parents:
         for process, ticks in children.get(parents.pop(), ()):
             total += ticks
             parents.append(process)
     return total / os.sysconf("SC_CLK_TCK") if total else 0.0
-
-
-def _has_children() -> bool:
-    """Return whether this process has child processes whose end it has not waited for."""
-    if not hasattr(os, "waitid"):
-        return False
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
-
-
-def _read_processes() -> Iterator[tuple[int, int, int]]:
-    """Yield each process of the system with its parent and its clock ticks; nothing without /proc."""
-    if not (PROCESSES / "self" / "stat").exists():  # on macOS
-        return
-    for folder in PROCESSES.glob("[0-9]*"):
-        try:
-            content = (folder / "stat").read_bytes()
-        except OSError:  # it has ended
-            continue
-        # After its name, which may contain anything: state, parent, ..., and from 11 on the ticks in user and system
-        # mode, of the process and of its children that have ended.
-        fields = content.rpartition(b")")[2].split()
-        yield int(folder.name), int(fields[1]), sum(map(int, fields[11:15]))
 
 
 class Timer:

@@ -56,14 +56,14 @@ TASK = torch.tensor([2.0, 1.0, 1.0, 3.0, 0.0, 0.0, 0.0])
 )
 def test_a_layer_gets_the_gradients_that_agree_with_the_task_s(flat, auxiliary, added):
     agent, own, gradient = flat
-    gradient.copy_(TASK)
-    Gradients([agent], gradient).add_adaptive([make_loss(agent, own, values) for values in auxiliary])
+    losses = {str(number): make_loss(agent, own, values) for number, values in enumerate(auxiliary)}
+    Gradients([agent], gradient).compute([make_loss(agent, own, TASK.tolist())], losses, losses.keys())
     torch.testing.assert_close(gradient, TASK + torch.tensor(added))
 
 
 def test_without_a_gradient_of_the_task_only_own_modules_are_trained(flat):
     agent, own, gradient = flat
-    Gradients([agent], gradient).add_adaptive([make_loss(agent, own, [1.0, 1, 1, 1, 1, 2, 3])])
+    Gradients([agent], gradient).compute([], {"own": make_loss(agent, own, [1.0, 1, 1, 1, 1, 2, 3])}, {"own"})
     torch.testing.assert_close(gradient, torch.tensor([0.0, 0, 0, 0, 0, 2, 3]))
 
 

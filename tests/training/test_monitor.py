@@ -289,9 +289,9 @@ def test_what_is_due_is_known_before_it_is_done(tmp_path):
     run = Run(tmp_path, confirmations=[5.0], log_every=10, save_every=25, max_step=32, goal=4.0)
     monitor = run.monitor
     assert (monitor.next_due, monitor.is_due) == (10, False)
-    monitor.count_steps(9)
+    run.counters.env_steps += 9
     assert not monitor.is_due
-    monitor.count_steps(1)
+    run.counters.env_steps += 1
     assert monitor.is_due
     assert not monitor.do_due()
     assert (monitor.next_due, monitor.is_due) == (20, False)
@@ -299,7 +299,7 @@ def test_what_is_due_is_known_before_it_is_done(tmp_path):
     episodes = [Episode(role="agent", lane=0, episode_return=3.0, length=1)] * WINDOW
     monitor.count_episodes(episodes, active)
     assert not monitor.is_due  # the goal is not reached
-    monitor.count_steps(21)
+    run.counters.env_steps += 21
     assert monitor.next_due == 20
     monitor.do_due()
     assert monitor.next_due == 32  # the end of the run

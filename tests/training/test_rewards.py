@@ -118,7 +118,7 @@ def test_a_reward_at_the_end_of_an_episode_counts_in_the_returns_of_all_its_rows
 @pytest.mark.parametrize("rows", [0, 1, 40])
 def test_equal_returns_leave_rewards_unchanged(rows):
     moments = ReturnMoments(0.9)
-    moments.add(rows, rows * 0.1, rows * 0.1**2)
+    moments.count, moments.total, moments.squares = rows * torch.tensor([1, 0.1, 0.1**2], dtype=torch.float64)
     assert moments.std == 1
 
 
