@@ -35,7 +35,7 @@ class ParityAgent:
         )
         self.state_size = self.stored_state_size = state
         self.family = SimpleNamespace(statistics_size=1 + state)
-        self.random_steps = 0
+        self.random_steps = self.random_decay_steps = 0
         self.rng = np.random.default_rng(0)
         self.policy = nn.Identity()
 

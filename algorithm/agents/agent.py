@@ -173,6 +173,7 @@ class Agent(ABC):
     needs_behavior: bool = True  # whether `loss` needs the statistics from which the executed actions were drawn
     rng: np.random.Generator  # for sampling actions
     random_steps: int = 0  # number of first rows, over all lanes, that `act_uniformly` collects
+    random_decay_steps: int = 0  # rows after them in which the noise of discrete actions falls linearly from 1 to 0
     reset: ParameterReset | None = None  # None: the parameters are never reset
     # Set if several learners average their gradients. A `loss` that normalizes values over the batch then does so over
     # the batches of all learners: it calls `merge_moments` once, and `merges_moments` is True.
@@ -287,6 +288,12 @@ def make_decision(
 ) -> Decision:
     """Return the decision for raw actions [n, size] that were drawn from the statistics `behavior` [n, S]."""
     return Decision(raw_action=raw_action, action=family.to_action(raw_action), behavior=behavior, memory=memory)
+
+
+def add_noise(agent: Agent, decision: Decision, level: np.ndarray) -> Decision:
+    """Draw the actions of a decision again, with noise of a level [n] as in `DistributionFamily.with_noise`."""
+    behavior = agent.family.with_noise(decision.behavior, level)
+    return make_decision(agent.family, agent.family.sample(behavior, agent.rng), behavior, decision.memory)
 
 
 def _find_modules(group: ParameterGroup, kind: type[Module]) -> list[Module]:

@@ -274,6 +274,7 @@ class SacSettings(OptimizerSettings, CategoricalSettings, ReplaySettings):
     alpha_critic_scale: Annotated[float, Range(at_least=0), Unless(discrete_dqn_like=True)]
     discrete_dqn_like: Annotated[bool, FixedOnResume("the saved networks have a policy if this is false")]
     discrete_dqn_epsilon: Annotated[float, Range(at_least=0, at_most=1), OnlyIf(discrete_dqn_like=True)]
+    discrete_dqn_epsilon_steps: Annotated[int, Range(at_least=0), OnlyIf(discrete_dqn_like=True)]
     clip_epsilon: Annotated[float | None, Range(above=0)]  # of Q around the target critic's
     rescale_values: bool  # h (Pohlen et al. 2018)
     reset_every: Annotated[int | None, Range(at_least=1)]
@@ -320,7 +321,6 @@ class SacSettings(OptimizerSettings, CategoricalSettings, ReplaySettings):
         refusals = {
             "critic categorical has no clip_epsilon; set it to null": self.clip_epsilon is not None,
             "critic categorical has no rescale_values; set it to false": self.rescale_values,
-            "discrete_dqn_like needs critic scalar": self.discrete_dqn_like,
             f"{several} has no importance ratios; set use_n_step_is to false": self.n_step > 1 and self.use_n_step_is,
             f"{several} needs v_lambda 1, not {self.v_lambda}": self.n_step > 1 and self.v_lambda != 1,
         }

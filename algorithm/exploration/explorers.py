@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from algorithm.agents.agent import Agent, make_decision
+from algorithm.agents.agent import Agent, add_noise, make_decision
 from algorithm.distributions import MASKED_LOGIT, CategoricalFamily
 from algorithm.distributions.categorical import list_combinations
 from algorithm.exploration.explorer import Explorer, Novelty, check_count
@@ -75,10 +75,7 @@ class ActionNoise(LaneLevels):
     """
 
     def act(self, agent: Agent, step: Step, memory: np.ndarray) -> Decision:
-        decision, family = agent.act(step, memory), agent.family
-        behavior = family.with_noise(decision.behavior, self.lane_levels[step.lane])
-        sample = family.sample(behavior, agent.rng)
-        return make_decision(agent.family, sample, behavior, decision.memory)
+        return add_noise(agent, agent.act(step, memory), self.lane_levels[step.lane])
 
 
 class ActionRepeat(LaneLevels):

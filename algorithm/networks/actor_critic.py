@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -423,15 +423,24 @@ class GreedyQPolicy(CombinationPolicy):
     random.
 
     Args:
-        critics: Critics with a value of every combination.
+        critics: Critics with outputs for each of K combinations.
+        compute_values: Returns the values [..., K] of their outputs [..., K, *v].
         family: The distributions of the discrete branches.
         obs_specs: Observations by name; an action mask among them restricts the actions.
         epsilon: Probability of a random action, from 0 to 1.
     """
 
-    def __init__(self, critics: CriticEnsemble, family: HybridFamily, obs_specs: Mapping[str, ObsSpec], epsilon: float):
+    def __init__(
+        self,
+        critics: CriticEnsemble,
+        compute_values: Callable[[Tensor], Tensor],
+        family: HybridFamily,
+        obs_specs: Mapping[str, ObsSpec],
+        epsilon: float,
+    ):
         super().__init__(obs_specs, family.branches)
         self.critics, self.torso, self.family, self.epsilon = critics, critics.torso, family, epsilon
+        self.compute_values = compute_values
 
     def select_best(self, features: Tensor, obs: Mapping[str, Tensor]) -> Tensor:
         """Return the best allowed combination as one-hot actions of all branches.
@@ -443,7 +452,7 @@ class GreedyQPolicy(CombinationPolicy):
         Returns:
             One-hot actions [n, ..., sum of branches].
         """
-        values = self.mask_logits(self.critics(features).mean(0), obs)
+        values = self.mask_logits(self.compute_values(self.critics(features)).mean(0), obs)
         return self.combination_codes[values.argmax(-1)]
 
     def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from algorithm.adapters.adapter import Adapter
-from algorithm.agents.agent import Agent, LossResult
+from algorithm.agents.agent import Agent, LossResult, add_noise
 from algorithm.exploration.explorer import Explorer
 from algorithm.rollout import Decision, Rollout, Step
 from algorithm.specs import Role
@@ -35,13 +35,20 @@ class AgentComponents:
     def act(self, step: Step, memory: np.ndarray) -> Decision:
         """Select actions for collection: at random in a run's first `random_steps` rows, then by explorer or agent.
 
+        In the next `random_decay_steps` rows, a random action replaces each with a probability that falls to 0.
+
         Args:
             step: The lanes that need a decision.
             memory: The agent's memory [n, state_size] of these lanes.
         """
-        if self.learner.rows_seen < self.agent.random_steps:
-            return self.agent.act_uniformly(step, memory)
-        return self.explorer.act(self.agent, step, memory) if self.explorer else self.agent.act(step, memory)
+        agent, rows = self.agent, self.learner.rows_seen - self.agent.random_steps
+        if rows < 0:
+            return agent.act_uniformly(step, memory)
+        decision = self.explorer.act(agent, step, memory) if self.explorer else agent.act(step, memory)
+        if rows >= agent.random_decay_steps:
+            return decision
+        level = 1 - rows / agent.random_decay_steps
+        return add_noise(agent, decision, np.full(len(memory), level, np.float32))
 
     def grow(self, role: Role) -> AgentComponents:
         """Add lanes until there are as many as `role` has. Return the components that replace these."""

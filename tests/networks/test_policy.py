@@ -230,7 +230,7 @@ def make(branches, epsilon=0.2, masked=False, memory=None) -> GreedyQPolicy:
     critics = CriticEnsemble(blueprint, Torso(blueprint, specs), 0, family.n_combinations, 3)
     for parameter in critics.parameters():
         nn.init.normal_(parameter)
-    return GreedyQPolicy(critics, family, specs, epsilon)
+    return GreedyQPolicy(critics, lambda outputs: outputs, family, specs, epsilon)
 
 
 def observed(branches, masked) -> dict[str, np.ndarray]:

@@ -243,3 +243,19 @@ def test_the_first_rows_have_uniformly_random_actions():
         assert decision.behavior.shape == (500, 4)
     with pytest.raises(NotImplementedError, match="Acer sets random_steps, but has no `act_uniformly`"):
         make_acer(make_role()).act_uniformly(step, np.zeros((500, 0), np.float32))
+
+
+def test_the_probability_of_random_actions_falls_to_that_of_the_policy():
+    role = Role(4000, {"obs": ObsSpec((3,))}, ActionSpec(branches=(4,)))
+    changes = {"random_steps": 500, "discrete_dqn_epsilon": 0.2, "discrete_dqn_epsilon_steps": 1000}
+    agent, learner = make_sac(role, discrete_dqn_like=True, **changes), UpdateCounter()
+    parts = AgentComponents(role=role, agent=agent, scheduler=None, learner=learner)
+    obs = {"obs": np.ones((4000, 3), np.float32)}
+    step, memory = replace(make_step(*(Row(lane, 0) for lane in range(4000))), obs=obs), np.zeros((4000, 0), np.float32)
+    best = agent.greedy(step, memory).action
+    for learner.rows_seen, epsilon in [(499, 1.0), (500, 1.0), (750, 0.8), (1250, 0.4), (1500, 0.2), (9999, 0.2)]:
+        decision = parts.act(step, memory)
+        assert abs((decision.action != best).mean() - 0.75 * epsilon) < 0.04  # 5 standard errors at most
+        if learner.rows_seen >= 500:  # the stored statistics are those of the drawn actions
+            probs = np.exp(decision.behavior[0])
+            np.testing.assert_allclose(sorted(probs), [epsilon / 4] * 3 + [1 - 0.75 * epsilon], rtol=1e-4)

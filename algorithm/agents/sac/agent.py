@@ -68,6 +68,8 @@ class Sac(Agent):
 
     def __init__(self, settings: SacSettings, blueprint: Blueprint, role: Role, rng: np.random.Generator):
         spec = role.action_spec
+        if settings.discrete_dqn_like and spec.continuous:
+            raise ValueError(f"discrete_dqn_like needs discrete branches only; the actions are {spec}")
         self.settings, self.rng = settings, rng
         self.family = HybridFamily(spec.continuous, spec.branches)
         self.critic = make_critic(settings, is_continuous=bool(spec.continuous))
@@ -84,11 +86,13 @@ class Sac(Agent):
         self.evaluator = ActionEvaluator(self.family, self.critics, self.target.network if self.target else None)
         self.torso_has_batch_norms = bool(find_batch_norms([torso]))
         self.soft_policy: SoftPolicy | None = None
-        if not settings.discrete_dqn_like:
-            self.soft_policy = SoftPolicy(settings, self.family, blueprint, torso, role)
-        self.policy_learner: SacPolicyLearner = self.soft_policy or EpsilonGreedy(
-            settings, self.family, self.critics, role
-        )
+        self.policy_learner: SacPolicyLearner
+        if settings.discrete_dqn_like:
+            critics, epsilon = (self.critics, self.critic.compute_values), settings.discrete_dqn_epsilon
+            self.policy_learner = EpsilonGreedy(GreedyQPolicy(*critics, self.family, role.obs_specs, epsilon))
+            self.random_decay_steps = settings.discrete_dqn_epsilon_steps
+        else:
+            self.policy_learner = self.soft_policy = SoftPolicy(settings, self.family, blueprint, torso, role)
         self.policy = self.policy_learner.policy
         # The critics train the torso. In the flat parameters the policy's heads come after the torso, so that the
         # parameters of the policy are contiguous.
@@ -473,22 +477,16 @@ class SoftPolicy(SacPolicyLearner):
 
 
 class EpsilonGreedy(SacPolicyLearner):
-    """Selection of the combination with the highest value, as in double DQN (van Hasselt et al. 2016).
+    """Selection of the combination with the highest value, as in double DQN (van Hasselt et al. 2016)."""
 
-    Raises:
-        ValueError: The action has continuous dimensions.
-    """
+    groups: Mapping[str, ParameterGroup] = {}
 
-    def __init__(self, settings: SacSettings, family: HybridFamily, critics: CriticEnsemble, role: Role):
-        if family.n_continuous:
-            raise ValueError(f"discrete_dqn_like needs discrete branches only; the actions are {role.action_spec}")
-        self.family = family
-        self.q_policy = self.policy = GreedyQPolicy(critics, family, role.obs_specs, settings.discrete_dqn_epsilon)
-        self.groups = {}
+    def __init__(self, policy: GreedyQPolicy):
+        self.q_policy = self.policy = policy
 
     @torch.no_grad()
     def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> PolicyOutput:
-        policy = self.family((1 - self.q_policy.select_best(features, obs)) * MASKED_LOGIT)
+        policy = self.q_policy.family((1 - self.q_policy.select_best(features, obs)) * MASKED_LOGIT)
         return PolicyOutput(
             policy=policy, reparameterized=policy.rsample(), entropy_cost=torch.zeros_like(policy.probs)
         )

@@ -12,7 +12,7 @@ import json
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
-from functools import partial
+from functools import partial, reduce
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
@@ -235,7 +235,9 @@ def mask_combinations(network: Any, values: Tensor, obs: Observations) -> Tensor
 
 def select_best(network: GreedyQPolicy, features: Tensor, obs: Observations) -> Tensor:
     """Return the best allowed combination as one-hot actions of all branches."""
-    values = sum(critic(features) for critic in network.critics.critics)
+    shape = (network.critics.n_values, *network.critics.value_shape)
+    outputs = (reshape_rows(critic(features), shape) for critic in network.critics.critics)
+    values = reduce(torch.add, map(network.compute_values, outputs))
     return network.combination_codes[mask_combinations(network, values, obs).argmax(-1)]
 
 

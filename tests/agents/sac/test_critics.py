@@ -13,7 +13,15 @@ from algorithm.distributions import HybridFamily
 from algorithm.specs import ActionSpec
 from algorithm.training.learner import Learner
 from tests.agents.sac.literal import COLUMNS, GAMMA, SPECS, CategoricalLiteral, make_case, sac_of
-from tests.builders import compute_gradient, make_role, random_boundaries, random_rollout_of, sac_settings, update
+from tests.builders import (
+    compute_gradient,
+    make_role,
+    make_step,
+    random_boundaries,
+    random_rollout_of,
+    sac_settings,
+    update,
+)
 
 ATOMS = {"critic": "categorical", "n_atoms": 21, "v_min": -8.0, "v_max": 8.0}
 CRITICS, ROWS = 3, 5
@@ -104,6 +112,33 @@ def test_the_gradients_equal_autograd_of_the_losses(spec):
         torch.testing.assert_close(compute_gradient(losses[name], group.module), wanted, rtol=1e-6, atol=1e-8)
     errors = result.compute_td_errors()
     assert (errors >= 0).all() and (errors <= 1).all() and errors.max() > 0.01  # total variations
+
+
+def test_categorical_discrete_dqn_like_is_double_c51():
+    """The action has the highest mean of the trained critics, and the target critics give its distribution."""
+    agent = sac_of(SPECS["discrete"], **ATOMS, discrete_dqn_like=True, discrete_dqn_epsilon=0.0)
+    for network in (agent.critics, agent.target.network):
+        for critic in network.critics:
+            torch.nn.init.normal_(critic.head.weight)
+    rollout = random_rollout_of(agent, make_role(COLUMNS, spec=SPECS["discrete"]), 0, 1).convert(torch.from_numpy)
+    rollout.weight[:] = 1
+    obs, atoms = rollout.obs["obs"], torch.linspace(-8, 8, 21)
+    with torch.no_grad():
+        best = (agent.critics(obs).softmax(-1) @ atoms).mean(0).argmax(-1)
+        followers = agent.target.network(obs).softmax(-1).mean(0)
+    decision = agent.act(make_step({"obs": obs[0].numpy()}), np.zeros((COLUMNS, 0), np.float32))
+    assert decision.action[:, 0].tolist() == best[0].tolist() and len(set(best[0].tolist())) > 1
+    loss = 0.0
+    for column in np.flatnonzero(rollout.valid[0]):
+        position = rollout.reward[0, column] + GAMMA * rollout.alive[0, column] * atoms
+        weights = (1 - (position.clamp(-8, 8)[:, None] - atoms).abs() / 0.8).clamp(min=0)
+        target = followers[1, column, best[1, column]] @ weights
+        logits = agent.critics(obs[:1])[:, 0, column, int(rollout.raw_action[0, column, 0])]
+        loss = loss - (target * logits.log_softmax(-1)).sum() / rollout.valid.sum()
+    losses, _ = agent.loss(rollout)
+    wanted = compute_gradient(loss, agent.critics)
+    assert list(losses) == ["critic"] and wanted.abs().max() > 1e-3
+    torch.testing.assert_close(compute_gradient(losses["critic"], agent.critics), wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_errors_are_total_variations_and_losses_cross_entropies():

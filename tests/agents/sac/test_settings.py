@@ -35,7 +35,6 @@ CATEGORICAL, RETURN_MAX = {"critic": "categorical"}, {"reward_normalization": "r
     [
         ({**CATEGORICAL, "clip_epsilon": 1.0}, "critic categorical has no clip_epsilon; set it to null"),
         ({**CATEGORICAL, "rescale_values": True}, "critic categorical has no rescale_values; set it to false"),
-        ({**CATEGORICAL, "discrete_dqn_like": True}, "discrete_dqn_like needs critic scalar"),
         ({**CATEGORICAL, **SEVERAL}, "with n_step 2 critic categorical has no importance ratios; set use_n_step_is"),
         (
             {**CATEGORICAL, **SEVERAL, "use_n_step_is": False, "v_lambda": 0.5},

@@ -26,6 +26,7 @@ from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_sac
 from tests.tools.export.exported_agents import ACTIONS, BRANCHES, NETS, agent_of, export_of, role_of
 
 LIKE_DQN = {"discrete_dqn_like": True, "discrete_dqn_epsilon": 0.3}
+CATEGORICAL = {"critic": "categorical", "n_step": 1, "v_min": -2.0, "v_max": 2.0}
 STREAMS = {"novelty": RewardStream(gamma=0.99, weight=0.5, crosses_episodes=True)}
 make_vtrace = partial(make_acer, critic="state_value", estimator="vtrace")
 REACTORS = [  # opset and settings
@@ -41,6 +42,7 @@ AGENTS = [
     *product(SOME, ACTIONS, (9, 15), [{"make": make_sac}]),
     *product(SOME, ["hybrid"], (9, 15), [{"make": make_sac, "std_max": 2.0}]),
     *product(SOME, ["discrete", "multi-discrete"], (9, 15), [{"make": make_sac, **LIKE_DQN}]),
+    *product(["mlp"], ["discrete", "multi-discrete"], (9, 15), [{"make": make_sac, **LIKE_DQN, **CATEGORICAL}]),
     *product(SOME, ACTIONS, [15], [{"make": make, "std": "state_dependent"} for make in (make_a2c, make_ppo)]),
     *product(
         ("mlp", "lstm"),
