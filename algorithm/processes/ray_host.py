@@ -67,9 +67,15 @@ class RayHost(Host):
     """
 
     def __init__(self, *, address: str, local_cpus: float, uses_tokens: bool):
-        self._ray = _import_ray(uses_tokens)
-        self._is_local = address == LOCAL
-        _connect(self._ray, address, local_cpus)
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        os.environ.setdefault("RAY_gcs_server_port_wait_time_s", f"{START_SECONDS:.0f}")
+        os.environ["RAY_AUTH_MODE"] = "token" if uses_tokens else "disabled"  # read when Ray is imported
+        try:
+            import ray
+        except ModuleNotFoundError as error:
+            raise UserError(f"cluster_config.host ray needs Ray: {get_install_command('ray')}") from error
+        self._ray, self._is_local = ray, address == LOCAL
+        _connect(ray, address, local_cpus)
         self._makers: dict[ServiceSpec, Any] = {}  # references to `ServiceSpec.make`
 
     @_defer_signals()
@@ -145,18 +151,6 @@ class _Service(ServiceProcess):
         import ray
 
         return ray.get_runtime_context().get_node_id(), os.getpid()
-
-
-def _import_ray(uses_tokens: bool) -> Any:
-    """Import Ray without usage statistics, and let its head start in time. Raises UserError if it is not installed."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", f"{START_SECONDS:.0f}")
-    os.environ["RAY_AUTH_MODE"] = "token" if uses_tokens else "disabled"  # read when Ray is imported
-    try:
-        import ray
-    except ModuleNotFoundError as error:
-        raise UserError(f"cluster_config.host ray needs Ray: {get_install_command('ray')}") from error
-    return ray
 
 
 def _connect(ray: Any, address: str, local_cpus: float) -> None:
