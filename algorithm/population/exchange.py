@@ -60,14 +60,16 @@ class DrawWeights:
     Args:
         spaces: the settings that differ between members.
         config: the settings of the population.
+        state: `PopulationState.exchange` of a population that continues; empty for a new one.
     """
 
-    def __init__(self, spaces: SettingSpaces, config: PopulationConfig):
+    def __init__(self, spaces: SettingSpaces, config: PopulationConfig, state: Mapping[str, Any]):
         self.spaces, self.config = spaces, config
-        self._returns: list[list[float]] = []  # of each member, since the last draw
-        self._selected: list[int] = []  # the number of draws in which each member was an elite
-        self._counts = {path: [1] * len(space.choices) for path, space in spaces.by_path.items() if space.choices}
-        self._started = time.monotonic()
+        counts = {path: [1] * len(space.choices) for path, space in spaces.by_path.items() if space.choices}
+        self._returns: list[list[float]] = state.get("returns", [])  # of each member, since the last draw
+        self._selected: list[int] = state.get("selected", [])  # the number of draws in which each member was an elite
+        self._counts: dict[str, list[int]] = state.get("counts", counts)
+        self._started = time.monotonic() - state.get("seconds", 0.0)
 
     def plan(self, rows: Sequence[LineageRow], rng: np.random.Generator) -> PopulationState:
         """Return the start of the next interval, from the rows of all members of this one, in their order."""
@@ -81,7 +83,9 @@ class DrawWeights:
         config = self.config
         elites = select_elites(self._returns, config.evolver_cem_best, config.evolver_cem_min_length)
         members = self._replace_failed(rows, elites, rng)
-        is_due = self._has_enough_returns()
+        fewest = min(map(len, self._returns))
+        is_late = time.monotonic() - self._started >= 60 * config.evolver_cem_time
+        is_due = fewest >= (config.evolver_cem_min_length if is_late else config.evolver_cem_length)
         if is_due:
             self._count_elites(rows, elites)
             least, threshold = int(np.argmin(self._selected)), config.evolver_remove_worst
@@ -103,12 +107,6 @@ class DrawWeights:
             },
         )
 
-    def _has_enough_returns(self) -> bool:
-        """Return whether every member has enough returns since the last draw, which may be fewer after some time."""
-        fewest, config = min(map(len, self._returns)), self.config
-        is_late = time.monotonic() - self._started >= 60 * config.evolver_cem_time
-        return fewest >= config.evolver_cem_length or (is_late and fewest >= config.evolver_cem_min_length)
-
     def _replace_failed(
         self, rows: Sequence[LineageRow], elites: Sequence[int], rng: np.random.Generator
     ) -> list[MemberPlan]:
@@ -129,13 +127,6 @@ class DrawWeights:
                 choices = self.spaces.by_path[path].choices or ()
                 if (value := rows[member].settings[path]) in choices:
                     counts[choices.index(value)] += 1
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore `PopulationState.exchange`, if it is not empty."""
-        if state:
-            self._returns, self._selected = state["returns"], state["selected"]
-            self._counts = state["counts"]
-            self._started = time.monotonic() - state["seconds"]
 
 
 def _list_returns(rows: Sequence[LineageRow]) -> list[Return]:
@@ -241,7 +232,11 @@ class WeightDistribution:
                 log(f"{error}: this elite is skipped")
         if len(readable) < MIN_ELITES:
             return None
-        vectors = np.stack([_flatten(weights) for weights in readable]).astype(np.float64)
+        flat = [
+            torch.cat([tensor for state in weights.values() for tensor in state[DRAWN].values()])
+            for weights in readable
+        ]
+        vectors = torch.stack(flat).numpy().astype(np.float64)
         best = {
             role: {kind: tensors for kind, tensors in state.items() if kind != TARGETS}
             for role, state in readable[0].items()
@@ -276,8 +271,3 @@ class WeightDistribution:
             return cls(mean=saved["mean"].numpy(), std=saved["std"].numpy(), template=saved["template"])
         except READ_ERRORS:
             return None
-
-
-def _flatten(weights: dict[str, State]) -> np.ndarray:
-    """Return the parameters of all roles and groups as one vector."""
-    return np.concatenate([tensor.numpy() for state in weights.values() for tensor in state[DRAWN].values()])

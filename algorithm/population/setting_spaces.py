@@ -150,19 +150,14 @@ def make_spaces(settings: Settings) -> SettingSpaces:
             if isinstance(note, FixedOnResume) and note.forbids(space.default, None, owner):
                 raise UserError(f"{where}: members that exchange weights need the same value: {note.reason}")
         for value in (*(space.choices or ()), *(space.bounds or ())):
-            _check_value(settings, where, path, value)
+            resolve([("settings", settings.tree), (where, nest(path, value))])
     return SettingSpaces(by_path=by_path, accepts=partial(_accepts, settings))
-
-
-def _check_value(settings: Settings, source: str, path: str, value: Any) -> None:
-    """Raise UserError if a setting of a population cannot have a value."""
-    resolve([("settings", settings.tree), (source, nest(path, value))])
 
 
 def _accepts(settings: Settings, path: str, value: Any) -> bool:
     """Return whether a setting of a population can have a value."""
     try:
-        _check_value(settings, "random_params", path, value)
+        resolve([("settings", settings.tree), ("random_params", nest(path, value))])
     except UserError:
         return False
     return True
