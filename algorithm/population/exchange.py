@@ -42,11 +42,11 @@ def plan_copies(
         rows: the rows of all members in the interval that has ended, in their order.
         rng: the generator.
     """
-    members = []
-    for member, parent in enumerate(choose_parents(_list_returns(rows), config.exchange_fraction, rng)):
+    members, returns = [], [row.mean_return for row in rows]
+    for member, parent in enumerate(choose_parents(returns, config.exchange_fraction, rng)):
         settings = rows[parent].settings
         if member != parent:
-            settings = spaces.perturb(settings, config.perturb_factors, config.resample_probability, rng)
+            settings = spaces.perturb(settings, config, rng)
         members.append(MemberPlan(parent=parent + 1, settings=settings))
     return PopulationState(interval=rows[0].interval + 1, members=members, is_transferred=False)
 
@@ -111,7 +111,7 @@ class DrawWeights:
         self, rows: Sequence[LineageRow], elites: Sequence[int], rng: np.random.Generator
     ) -> list[MemberPlan]:
         """Return plans in which members that failed copy an elite, or the best member while there is no elite."""
-        best = elites or rank_members(_list_returns(rows))[:1]
+        best = elites or rank_members([row.mean_return for row in rows])[:1]
         sources = [rows[member] for member in best if rows[member].mean_return is not None]
         plans = []
         for row in rows:
@@ -127,10 +127,6 @@ class DrawWeights:
                 choices = self.spaces.by_path[path].choices or ()
                 if (value := rows[member].settings[path]) in choices:
                     counts[choices.index(value)] += 1
-
-
-def _list_returns(rows: Sequence[LineageRow]) -> list[Return]:
-    return [row.mean_return for row in rows]
 
 
 def rank_members(returns: Sequence[Return]) -> list[int]:
@@ -214,8 +210,8 @@ class WeightDistribution:
         template: weights of the best elite by role, without target networks. Draws have its running statistics.
     """
 
-    mean: np.ndarray
-    std: np.ndarray
+    mean: torch.Tensor
+    std: torch.Tensor
     template: dict[str, State]
 
     @classmethod
@@ -241,7 +237,8 @@ class WeightDistribution:
             role: {kind: tensors for kind, tensors in state.items() if kind != TARGETS}
             for role, state in readable[0].items()
         }
-        return cls(mean=vectors.mean(axis=0), std=vectors.std(axis=0).clip(MIN_STD, MAX_STD), template=best)
+        mean, std = vectors.mean(axis=0), vectors.std(axis=0).clip(MIN_STD, MAX_STD)
+        return cls(mean=torch.from_numpy(mean), std=torch.from_numpy(std), template=best)
 
     def draw(self, rng: np.random.Generator) -> dict[str, State]:
         """Return drawn weights by role, without target networks, which become copies of their sources."""
@@ -257,17 +254,14 @@ class WeightDistribution:
 
     def save(self, path: Path, interval: int) -> None:
         """Write the distribution, and the number of the interval before which weights are drawn, to a file."""
-        arrays = {"mean": torch.from_numpy(self.mean), "std": torch.from_numpy(self.std)}
         with open_replacement(path) as file:
-            torch.save({"interval": interval, **arrays, "template": self.template}, file)
+            torch.save({"interval": interval, **vars(self)}, file)
 
     @classmethod
     def load(cls, path: Path, interval: int) -> WeightDistribution | None:
         """Return the distribution in a file; None if it does not exist, or is for another interval or damaged."""
         try:
             saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-            if saved["interval"] != interval:
-                return None
-            return cls(mean=saved["mean"].numpy(), std=saved["std"].numpy(), template=saved["template"])
+            return cls(**saved) if saved.pop("interval") == interval else None
         except READ_ERRORS:
             return None

@@ -31,7 +31,7 @@ from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.user_code import find_user_error
 from algorithm.population.members import LineageRow, MemberFailed, Members
 from algorithm.processes.host import Failure, ProcessHost, ServiceLost, ServiceSpec
-from algorithm.processes.supervisor import Supervised, Supervisor, open_host
+from algorithm.processes.supervisor import STEP_SECONDS, Supervised, Supervisor, open_host
 from algorithm.training.signals import raise_on_stop_signals
 
 CODE_SUFFIX = ".py"
@@ -40,7 +40,6 @@ ARRIVING = "arriving"  # folder in a run folder with files that are being receiv
 # manifest.
 Stamps = dict[str | int, tuple[int, int, int]]
 POLL_SECONDS = 1.0  # longest time of a reply while a member trains
-WAIT_SECONDS = 1.0  # longest time between two checks of the time limits
 SAVE_SECONDS = 60.0  # time limit for a process that saves the checkpoint of its member
 STOP_SECONDS = 120.0  # time limit for services that stop their members, and send the checkpoints
 Ended = tuple[LineageRow, LineageRow | MemberFailed]  # a task with its result
@@ -123,9 +122,9 @@ class RemoteMemberService:
         path = self._members.folders[task.member - 1]
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir()
-        self._folder = RunFolder(path)
-        write_member(self._folder, files, keep=1)
-        self._sent = list_stamps(self._folder)
+        folder = RunFolder(path)
+        write_member(folder, files, keep=1)
+        self._folder, self._sent = folder, list_stamps(folder)
         if self._ticket:  # an error has ended the task before
             self._end_trainer()
         if self._trainer is None:
@@ -156,8 +155,7 @@ class RemoteMemberService:
         return take_changes(self._folder, self._sent) if self._folder else MemberMessage()
 
     def _end_trainer(self) -> None:
-        if self._trainer:
-            self._host.kill(self._trainer)
+        self._host.kill(self._trainer)
         self._trainer = self._ticket = None
 
 
@@ -323,7 +321,7 @@ class MemberFleet:
         try:
             while waiting or self._work:
                 self._assign(waiting)
-                results = [each for event in self.supervisor.poll(WAIT_SECONDS) for each in self._receive(*event)]
+                results = [each for event in self.supervisor.poll(STEP_SECONDS) for each in self._receive(*event)]
                 late = [service for service, work in self._work.items() if work.deadline <= time.monotonic()]
                 lost = ServiceLost(f"has not ended its interval within {self.timeout:g} s (population_config.timeout)")
                 yield from [*results, *(each for service in late for each in self._receive(service, lost))]

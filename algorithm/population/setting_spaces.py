@@ -12,6 +12,7 @@ import numpy as np
 from algorithm.annotations import FixedOnResume
 from algorithm.config.loader import Settings, find_failure, iterate_annotations, resolve
 from algorithm.config.search import iterate_dimensions
+from algorithm.config.sections import PopulationConfig
 from algorithm.config.yaml_layers import Tree, find_value, iterate_settings, nest
 from algorithm.errors import UserError
 
@@ -103,26 +104,22 @@ class SettingSpaces:
         return {path: self._sample_one(path, rng, (counts or {}).get(path)) for path in self.by_path}
 
     def perturb(
-        self,
-        settings: Mapping[str, Any],
-        factors: Sequence[float],
-        resample_probability: float,
-        rng: np.random.Generator,
+        self, settings: Mapping[str, Any], config: PopulationConfig, rng: np.random.Generator
     ) -> dict[str, Any]:
         """Return the settings of a member that has copied another one: each is perturbed or, at times, sampled again.
 
         Args:
             settings: the settings of the member that was copied; a setting that cannot have the new value keeps these.
-            factors: a number is multiplied by one of these factors.
-            resample_probability: probability that a setting is sampled again instead, if it has a distribution.
+            config: the settings of the population: a number is multiplied by one of `perturb_factors`; a setting with a
+                distribution is sampled again instead with `resample_probability`.
             rng: the generator.
         """
         changed = {}
         for path, space in self.by_path.items():
-            if rng.random() < resample_probability and space.has_distribution:
+            if rng.random() < config.resample_probability and space.has_distribution:
                 changed[path] = self._sample_one(path, rng)
             else:
-                value = space.perturb(settings[path], factors, rng)
+                value = space.perturb(settings[path], config.perturb_factors, rng)
                 changed[path] = value if self.accepts(path, value) else settings[path]
         return changed
 
