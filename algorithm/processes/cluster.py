@@ -76,28 +76,26 @@ class ClusterFleet(Fleet):
 
     def open(self, evaluates: bool) -> None:
         settings, cluster = self.settings, self.settings.cluster
-        evaluates = evaluates and not self.environments.find_evaluation_obstacle()
         task = RunTask.pack(settings, self.folder, self.counters.env_steps)
         cpus = cluster.actors * cluster.cpus_per_actor + (cluster.learners - 1) * cluster.cpus_per_learner
         self._host = host = open_host(settings, cpus)
         if cluster.learners > 1:
             self._peers = LearnerPeers(host, task)
             self.sharing = Sharing(make_learner=self._peers.make_learner, is_main=True)
-        spec = ServiceSpec(
-            kind="Actor",
-            make=partial(start_service, CollectorService, task),
-            cpus=cluster.cpus_per_actor,
-            gpus=cluster.gpus_per_actor,
-        )
         self._actors = Supervisor(
             host,
-            spec,
+            ServiceSpec(
+                kind="Actor",
+                make=partial(start_service, CollectorService, task),
+                cpus=cluster.cpus_per_actor,
+                gpus=cluster.gpus_per_actor,
+            ),
             name="actor {}".format,
             start_timeout=cluster.start_timeout,
             max_replacements=settings.base.max_env_restarts,
         )
         self._actors.ensure(cluster.actors)
-        if evaluates and cluster.evaluation_actor:
+        if evaluates and cluster.evaluation_actor and not self.environments.find_evaluation_obstacle():
             self._evaluator = Supervisor(
                 host,
                 ServiceSpec(kind="Evaluator", make=partial(start_service, EvaluatorService, task)),

@@ -142,9 +142,11 @@ class Host(ABC):
 
     Attributes:
         shares_files: whether services read and write the files of this machine.
+        meeting_host: the address of this machine for services on other machines; None if all are on this one.
     """
 
     shares_files = False
+    meeting_host: str | None = None
 
     @abstractmethod
     def start(self, spec: ServiceSpec, *numbers: int) -> Any:
@@ -191,10 +193,6 @@ class Host(ABC):
 
     def interrupt(self, handle: Any) -> None:
         """Send SIGTERM to a service on this machine, whose call may handle it. The default does nothing."""
-
-    def find_meeting_host(self) -> str | None:
-        """Return the address of this machine for services on other machines; None if all are on this one."""
-        return None
 
     @abstractmethod
     def close(self) -> None:

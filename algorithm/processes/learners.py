@@ -36,7 +36,7 @@ from algorithm.parts.seeding import RunSeeds
 from algorithm.processes.averaging_learner import AveragingLearner, LearnerConnection, close_on_error
 from algorithm.processes.fleet import RemoteEnvironments
 from algorithm.processes.host import Failure, Host, RemoteTraceback, ServiceLost, ServiceSpec
-from algorithm.processes.services import RunTask, Service, make_fixed_training, start_service
+from algorithm.processes.services import RunTask, Service, start_service
 from algorithm.processes.supervisor import Supervised, Supervisor
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
@@ -108,17 +108,15 @@ class LearnerService(Service):
         seeds = RunSeeds(settings.base.seed, (self.rank, 0))
         seeds.seed_process()
         adapter = RemoteEnvironments(roles)
-        self._training = make_fixed_training(adapter)
         with tempfile.TemporaryDirectory(dir=self._folder.path) as folder:
             unpack_folder(files, Manifest(Path(folder)))
             checkpoint = Checkpoint(Path(folder), self.rank) if files else None
             sharing = Sharing(make_learner=partial(AveragingLearner, connection=connection), is_main=False)
             builder = ComponentsBuilder(settings, self._folder, checkpoint, lambda line: None, sharing, seeds)
+            self._training = TrainingComponents(adapter, builder, grow_components=builder.grow)
             for name, role in roles.items():
-                components = builder(name, role)
-                if role.lanes > components.role.lanes:  # more actors than the checkpoint has lanes for
-                    components = builder.grow(name, components, role)
-                self._training.by_role[name] = components
+                if role.lanes > self._training.get(name).role.lanes:  # more actors than the checkpoint has lanes for
+                    self._training.grow(name)
             if checkpoint:
                 checkpoint.restore_process(adapter)
 
@@ -174,7 +172,7 @@ class LearnerPeers:
         self._totals = np.zeros((self.size, 3))  # of what `learn_round` returns, since the last row of metrics
         self.supervisor.ensure(self.size - 1)
         self.supervisor.wait_for_start(needed=self.size - 1)
-        if address := host.find_meeting_host():
+        if address := host.meeting_host:
             with socket.socket() as listener:
                 listener.bind(("", 0))
                 meeting = f"tcp://{address}:{listener.getsockname()[1]}"  # a port that is free
@@ -233,12 +231,11 @@ class LearnerPeers:
         Raises:
             LearnerUnreachable: a learner has ended, has raised an exception, or does not answer.
         """
-        components = training.get(role)
-        scheduler = components.scheduler
+        scheduler = training.get(role).scheduler
         schedule = {"generator": scheduler.rng.bit_generator.state, **scheduler.state()}
         own, *others = rollouts
         with self._call_all("learn", [(role, rollout, schedule) for rollout in others]) as replies:
-            report = learn_round(components, own, schedule, record_update)
+            report = learn_round(training.get(role), own, schedule, record_update)
         self._totals += [report, *replies]
         return report[0]
 

@@ -370,10 +370,9 @@ class WorkersFleet(Fleet):
         self.training, memory = training, self._memory
         for service in self._supervisor.services:
             self._supervisor.call(service, "build", self.counters, checkpoint.folder if checkpoint else None)
-        replies = dict(self._supervisor.gather(inf))
         self._ready: list[Supervised] = []  # those that have built their components
-        for service in self._supervisor.services:
-            if isinstance(reply := replies[service], ServiceLost):
+        for service, reply in self._supervisor.gather(inf):
+            if isinstance(reply, ServiceLost):
                 raise EnvironmentStartError(f"worker {service.index} {reply} before the run started")
             self._handle(service, reply)
         # Env steps and updates of each worker that were counted; env steps when its process was started.
