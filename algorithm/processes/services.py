@@ -264,9 +264,11 @@ class CollectorService(Service):
         actor.set_iterations(iterations)
         self._fraction_done = fraction_done
         if self._has_undecided_step:
-            self._finish_tick()
+            actor.act()
+            actor.receive()
         while not (rollouts := actor.complete_rollouts()):
-            self._finish_tick()
+            actor.act()
+            actor.receive()
         self._has_undecided_step = True
         cpu_seconds_before, self._cpu_seconds = self._cpu_seconds, measure_cpu_seconds()
         experience = Experience(
@@ -294,10 +296,6 @@ class CollectorService(Service):
         if components.scheduler.records_td_errors and not components.learner.auxiliaries.n_records:
             return components.learner.record_td_errors(rollout)
         return rollout
-
-    def _finish_tick(self) -> None:
-        self._actor.act()
-        self._actor.receive()
 
 
 class ForwardOnly(BatchScheduler):
