@@ -244,7 +244,7 @@ def measure_rollouts(rows: int, shape: tuple[int, ...], actors: int, repeats: in
                 received += 1
         if repeat >= 2:
             seconds.append((thread_time() - start) / received)
-        supervisor.gather(60.0)
+        list(supervisor.gather(60.0))
     ((_, rollout),) = RolloutServer(rows, 1, shape, 0, 0).collect(None, 0, 0, 0.0).rollouts
     host.close()
     quantities = {"megabytes": rollout.obs["obs"].nbytes / 1e6, "actors": actors}

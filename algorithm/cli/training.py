@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import isnan
 from typing import TYPE_CHECKING
 
@@ -175,7 +176,8 @@ def _train_population(
     output.log(f"training {folder.size} members {name}-1 ... {name}-{folder.size} of the population {folder.path}")
     output.save_note = f" Checkpoints saved; resume with: {get_command()} {env} -n {name} --resume"
     try:
-        train_population(env, variant, folder, settings, run_training, output.log)
+        train = partial(run_training, env, variant=variant, callbacks=[])
+        train_population(folder, settings, train, output.log)
     finally:
         if folder.has_learned():
             _report_population(output, env, folder)

@@ -42,11 +42,11 @@ def plan_copies(
         rows: the rows of all members in the interval that has ended, in their order.
         rng: the generator.
     """
-    members = []
-    for member, parent in enumerate(choose_parents(_list_returns(rows), config.exchange_fraction, rng)):
+    members, returns = [], [row.mean_return for row in rows]
+    for member, parent in enumerate(choose_parents(returns, config.exchange_fraction, rng)):
         settings = rows[parent].settings
         if member != parent:
-            settings = spaces.perturb(settings, config.perturb_factors, config.resample_probability, rng)
+            settings = spaces.perturb(settings, config, rng)
         members.append(MemberPlan(parent=parent + 1, settings=settings))
     return PopulationState(interval=rows[0].interval + 1, members=members, is_transferred=False)
 
@@ -60,14 +60,16 @@ class DrawWeights:
     Args:
         spaces: the settings that differ between members.
         config: the settings of the population.
+        state: `PopulationState.exchange` of a population that continues; empty for a new one.
     """
 
-    def __init__(self, spaces: SettingSpaces, config: PopulationConfig):
+    def __init__(self, spaces: SettingSpaces, config: PopulationConfig, state: Mapping[str, Any]):
         self.spaces, self.config = spaces, config
-        self._returns: list[list[float]] = []  # of each member, since the last draw
-        self._selected: list[int] = []  # the number of draws in which each member was an elite
-        self._counts = {path: [1] * len(space.choices) for path, space in spaces.by_path.items() if space.choices}
-        self._started = time.monotonic()
+        counts = {path: [1] * len(space.choices) for path, space in spaces.by_path.items() if space.choices}
+        self._returns: list[list[float]] = state.get("returns", [])  # of each member, since the last draw
+        self._selected: list[int] = state.get("selected", [])  # the number of draws in which each member was an elite
+        self._counts: dict[str, list[int]] = state.get("counts", counts)
+        self._started = time.monotonic() - state.get("seconds", 0.0)
 
     def plan(self, rows: Sequence[LineageRow], rng: np.random.Generator) -> PopulationState:
         """Return the start of the next interval, from the rows of all members of this one, in their order."""
@@ -81,7 +83,9 @@ class DrawWeights:
         config = self.config
         elites = select_elites(self._returns, config.evolver_cem_best, config.evolver_cem_min_length)
         members = self._replace_failed(rows, elites, rng)
-        is_due = self._has_enough_returns()
+        fewest = min(map(len, self._returns))
+        is_late = time.monotonic() - self._started >= 60 * config.evolver_cem_time
+        is_due = fewest >= (config.evolver_cem_min_length if is_late else config.evolver_cem_length)
         if is_due:
             self._count_elites(rows, elites)
             least, threshold = int(np.argmin(self._selected)), config.evolver_remove_worst
@@ -103,17 +107,11 @@ class DrawWeights:
             },
         )
 
-    def _has_enough_returns(self) -> bool:
-        """Return whether every member has enough returns since the last draw, which may be fewer after some time."""
-        fewest, config = min(map(len, self._returns)), self.config
-        is_late = time.monotonic() - self._started >= 60 * config.evolver_cem_time
-        return fewest >= config.evolver_cem_length or (is_late and fewest >= config.evolver_cem_min_length)
-
     def _replace_failed(
         self, rows: Sequence[LineageRow], elites: Sequence[int], rng: np.random.Generator
     ) -> list[MemberPlan]:
         """Return plans in which members that failed copy an elite, or the best member while there is no elite."""
-        best = elites or rank_members(_list_returns(rows))[:1]
+        best = elites or rank_members([row.mean_return for row in rows])[:1]
         sources = [rows[member] for member in best if rows[member].mean_return is not None]
         plans = []
         for row in rows:
@@ -129,17 +127,6 @@ class DrawWeights:
                 choices = self.spaces.by_path[path].choices or ()
                 if (value := rows[member].settings[path]) in choices:
                     counts[choices.index(value)] += 1
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore `PopulationState.exchange`, if it is not empty."""
-        if state:
-            self._returns, self._selected = state["returns"], state["selected"]
-            self._counts = state["counts"]
-            self._started = time.monotonic() - state["seconds"]
-
-
-def _list_returns(rows: Sequence[LineageRow]) -> list[Return]:
-    return [row.mean_return for row in rows]
 
 
 def rank_members(returns: Sequence[Return]) -> list[int]:
@@ -223,8 +210,8 @@ class WeightDistribution:
         template: weights of the best elite by role, without target networks. Draws have its running statistics.
     """
 
-    mean: np.ndarray
-    std: np.ndarray
+    mean: torch.Tensor
+    std: torch.Tensor
     template: dict[str, State]
 
     @classmethod
@@ -241,12 +228,17 @@ class WeightDistribution:
                 log(f"{error}: this elite is skipped")
         if len(readable) < MIN_ELITES:
             return None
-        vectors = np.stack([_flatten(weights) for weights in readable]).astype(np.float64)
+        flat = [
+            torch.cat([tensor for state in weights.values() for tensor in state[DRAWN].values()])
+            for weights in readable
+        ]
+        vectors = torch.stack(flat).numpy().astype(np.float64)
         best = {
             role: {kind: tensors for kind, tensors in state.items() if kind != TARGETS}
             for role, state in readable[0].items()
         }
-        return cls(mean=vectors.mean(axis=0), std=vectors.std(axis=0).clip(MIN_STD, MAX_STD), template=best)
+        mean, std = vectors.mean(axis=0), vectors.std(axis=0).clip(MIN_STD, MAX_STD)
+        return cls(mean=torch.from_numpy(mean), std=torch.from_numpy(std), template=best)
 
     def draw(self, rng: np.random.Generator) -> dict[str, State]:
         """Return drawn weights by role, without target networks, which become copies of their sources."""
@@ -262,22 +254,14 @@ class WeightDistribution:
 
     def save(self, path: Path, interval: int) -> None:
         """Write the distribution, and the number of the interval before which weights are drawn, to a file."""
-        arrays = {"mean": torch.from_numpy(self.mean), "std": torch.from_numpy(self.std)}
         with open_replacement(path) as file:
-            torch.save({"interval": interval, **arrays, "template": self.template}, file)
+            torch.save({"interval": interval, **vars(self)}, file)
 
     @classmethod
     def load(cls, path: Path, interval: int) -> WeightDistribution | None:
         """Return the distribution in a file; None if it does not exist, or is for another interval or damaged."""
         try:
             saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-            if saved["interval"] != interval:
-                return None
-            return cls(mean=saved["mean"].numpy(), std=saved["std"].numpy(), template=saved["template"])
+            return cls(**saved) if saved.pop("interval") == interval else None
         except READ_ERRORS:
             return None
-
-
-def _flatten(weights: dict[str, State]) -> np.ndarray:
-    """Return the parameters of all roles and groups as one vector."""
-    return np.concatenate([tensor.numpy() for state in weights.values() for tensor in state[DRAWN].values()])

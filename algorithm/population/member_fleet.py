@@ -31,7 +31,7 @@ from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.user_code import find_user_error
 from algorithm.population.members import LineageRow, MemberFailed, Members
 from algorithm.processes.host import Failure, ProcessHost, ServiceLost, ServiceSpec
-from algorithm.processes.supervisor import Supervised, Supervisor, open_host
+from algorithm.processes.supervisor import STEP_SECONDS, Supervised, Supervisor, open_host
 from algorithm.training.signals import raise_on_stop_signals
 
 CODE_SUFFIX = ".py"
@@ -40,7 +40,6 @@ ARRIVING = "arriving"  # folder in a run folder with files that are being receiv
 # manifest.
 Stamps = dict[str | int, tuple[int, int, int]]
 POLL_SECONDS = 1.0  # longest time of a reply while a member trains
-WAIT_SECONDS = 1.0  # longest time between two checks of the time limits
 SAVE_SECONDS = 60.0  # time limit for a process that saves the checkpoint of its member
 STOP_SECONDS = 120.0  # time limit for services that stop their members, and send the checkpoints
 Ended = tuple[LineageRow, LineageRow | MemberFailed]  # a task with its result
@@ -112,7 +111,7 @@ class RemoteMemberService:
         self._host = ProcessHost()
         self._trainer: Any = None
         self._ticket: Any = None
-        self._changed: ChangedFiles | None = None
+        self._folder: RunFolder | None = None
 
     def open(self) -> None:
         """Prepare this process."""
@@ -123,8 +122,9 @@ class RemoteMemberService:
         path = self._members.folders[task.member - 1]
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir()
-        write_member(RunFolder(path), files, keep=1)
-        self._changed = ChangedFiles(RunFolder(path))
+        folder = RunFolder(path)
+        write_member(folder, files, keep=1)
+        self._folder, self._sent = folder, list_stamps(folder)
         if self._ticket:  # an error has ended the task before
             self._end_trainer()
         if self._trainer is None:
@@ -134,9 +134,9 @@ class RemoteMemberService:
 
     def poll(self) -> MemberMessage:
         """Wait until the task has ended, or `POLL_SECONDS` have passed."""
-        assert self._changed
+        assert self._folder
         if not self._host.wait([self._ticket], POLL_SECONDS):
-            return self._changed.take() if self._changed.has_checkpoint() else MemberMessage()
+            return take_changes(self._folder, self._sent, needs_checkpoint=True)
         try:
             result, self._ticket = self._host.fetch(self._ticket).result.result, None
         except ServiceLost as error:
@@ -144,7 +144,7 @@ class RemoteMemberService:
             result = MemberFailed(f"its process {error}")
         if isinstance(result, UserError):  # with the path on the main process
             result = UserError(str(result).replace(str(self._root), str(self._original)))
-        return replace(self._changed.take(), result=result)
+        return replace(take_changes(self._folder, self._sent), result=result)
 
     def stop(self) -> MemberMessage:
         """Stop the member, which saves a checkpoint first."""
@@ -152,11 +152,10 @@ class RemoteMemberService:
             self._host.interrupt(self._trainer)
             self._host.wait([self._ticket], SAVE_SECONDS)
             self._end_trainer()
-        return self._changed.take() if self._changed else MemberMessage()
+        return take_changes(self._folder, self._sent) if self._folder else MemberMessage()
 
     def _end_trainer(self) -> None:
-        if self._trainer:
-            self._host.kill(self._trainer)
+        self._host.kill(self._trainer)
         self._trainer = self._ticket = None
 
 
@@ -176,7 +175,7 @@ def read_member(folder: RunFolder, keep: int, log: Callable[[str], None]) -> Mem
     with suppress(CheckpointError):  # best.json is damaged, which the run reports
         best = store.best.checkpoint
     sent = {int(each.folder.name) for each in (newest, best) if each}
-    return _pack(folder, [name for name in _list_stamps(folder) if isinstance(name, str) or name in sent])
+    return _pack(folder, [name for name in list_stamps(folder) if isinstance(name, str) or name in sent])
 
 
 def write_member(folder: RunFolder, files: MemberMessage, keep: int) -> None:
@@ -209,35 +208,25 @@ def write_member(folder: RunFolder, files: MemberMessage, keep: int) -> None:
         shutil.rmtree(arriving.folder, ignore_errors=True)
 
 
-class ChangedFiles:
-    """The files of a run folder that have changed since they were last sent.
+def take_changes(folder: RunFolder, sent: Stamps, needs_checkpoint: bool = False) -> MemberMessage:
+    """Return the files of a run folder that have changed, without code.
+
+    The run may write at the same time. A checkpoint that is removed meanwhile is left out.
 
     Args:
-        folder: the run folder, all of whose files are known to the receiver.
+        folder: the run folder.
+        sent: the stamps of the files when they were last sent, which are updated.
+        needs_checkpoint: whether nothing is returned while there is no new checkpoint.
     """
-
-    def __init__(self, folder: RunFolder):
-        self._folder, self._sent = folder, _list_stamps(folder)
-
-    def has_checkpoint(self) -> bool:
-        """Return whether there is a checkpoint that has not been sent."""
-        return any(isinstance(name, int) for name in self._find_changed(_list_stamps(self._folder)))
-
-    def take(self) -> MemberMessage:
-        """Return all changes, without code; they then count as sent.
-
-        The run may write at the same time. A checkpoint that is removed meanwhile is left out.
-        """
-        stamps = _list_stamps(self._folder)
-        changed = self._find_changed(stamps)
-        self._sent |= stamps
-        return _pack(self._folder, [name for name in changed if not str(name).endswith(CODE_SUFFIX)])
-
-    def _find_changed(self, stamps: Stamps) -> list[str | int]:
-        return [name for name, stamp in stamps.items() if self._sent.get(name) != stamp]
+    stamps = list_stamps(folder)
+    changed = [name for name, stamp in stamps.items() if sent.get(name) != stamp]
+    if needs_checkpoint and not any(isinstance(name, int) for name in changed):
+        return MemberMessage()
+    sent |= stamps
+    return _pack(folder, [name for name in changed if not str(name).endswith(CODE_SUFFIX)])
 
 
-def _list_stamps(folder: RunFolder) -> Stamps:
+def list_stamps(folder: RunFolder) -> Stamps:
     """Return the stamps of all checkpoints and other files of a run, without locks and files that are being written."""
     store = folder.checkpoints(keep=1)
     paths: dict[str | int, Path] = {int(each.folder.name): each.folder / MANIFEST for each in store.list_all()}
@@ -255,7 +244,7 @@ def _list_stamps(folder: RunFolder) -> Stamps:
 
 
 def _pack(folder: RunFolder, names: Iterable[str | int]) -> MemberMessage:
-    """Return checkpoints and other files, by the names of `_list_stamps`, without those that are removed meanwhile."""
+    """Return checkpoints and other files, by the names of `list_stamps`, without those that are removed meanwhile."""
     files = MemberMessage()
     for name in names:
         with suppress(CheckpointError, FileNotFoundError):
@@ -332,9 +321,10 @@ class MemberFleet:
         try:
             while waiting or self._work:
                 self._assign(waiting)
-                results = [each for event in self.supervisor.poll(WAIT_SECONDS) for each in self._receive(*event)]
-                results += [each for event in self._find_late() for each in self._receive(*event)]
-                yield from results
+                results = [each for event in self.supervisor.poll(STEP_SECONDS) for each in self._receive(*event)]
+                late = [service for service, work in self._work.items() if work.deadline <= time.monotonic()]
+                lost = ServiceLost(f"has not ended its interval within {self.timeout:g} s (population_config.timeout)")
+                yield from [*results, *(each for service in late for each in self._receive(service, lost))]
                 if not self.supervisor.n_open and time.monotonic() > deadline:
                     raise UserError(
                         f"no member has started within {self.start_timeout:g} s (cluster_config.start_timeout); there "
@@ -361,12 +351,6 @@ class MemberFleet:
                     work.lock.enter_context(folder.lock)
                     files = read_member(folder, self.keep, self.log)
                 self.supervisor.call(service, "begin", task, files, timeout=self.reply_timeout)
-
-    def _find_late(self) -> list[tuple[Supervised, ServiceLost]]:
-        """Return the services whose tasks have exceeded the time limit."""
-        reason = f"has not ended its interval within {self.timeout:g} s (population_config.timeout)"
-        now = time.monotonic()
-        return [(service, ServiceLost(reason)) for service, work in self._work.items() if work.deadline <= now]
 
     def _receive(self, service: Supervised, reply: Any) -> Iterator[Ended]:
         """Handle a reply of a service. Yield its task with the result, if it has ended."""
@@ -426,16 +410,14 @@ class MemberFleet:
                 work.is_stopping = True  # a second signal would interrupt its tick
                 self.host.interrupt(service.handle)
                 self.supervisor.call(service, "stop", timeout=STOP_SECONDS)
-        deadline = time.monotonic() + STOP_SECONDS
-        while self._work and time.monotonic() < deadline:
-            for service, reply in self.supervisor.poll(WAIT_SECONDS, list(self._work)):
-                if isinstance(reply, ServiceLost):
-                    self.supervisor.end(service)
-                elif isinstance(reply, MemberMessage):
-                    with suppress(CheckpointError, ValueError):
-                        self._write(service, reply)
-                if not service.calls:  # it replies in the order of its calls
-                    self._release(service)
+        for service, reply in self.supervisor.gather(STOP_SECONDS, list(self._work)):
+            if isinstance(reply, ServiceLost):
+                self.supervisor.end(service)
+            elif isinstance(reply, MemberMessage):
+                with suppress(CheckpointError, ValueError):
+                    self._write(service, reply)
+            if not service.calls:  # it replies in the order of its calls
+                self._release(service)
         for service in list(self._work):  # it hangs
             self.supervisor.end(service)
             self._release(service)

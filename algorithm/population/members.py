@@ -22,8 +22,7 @@ from algorithm.runs.callbacks import RunResult
 LINEAGE_FILE = "lineage.jsonl"
 SOURCE = "the settings of the member"
 LOG_FILE = "log.txt"
-# A function of (environment, folder, settings, variant, callbacks, log, pause_at) that trains until these env steps.
-RunTraining = Callable[..., RunResult]
+RunTraining = Callable[..., RunResult]  # trains in a run folder, given settings, log and the env steps to `pause_at`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,15 +157,11 @@ class Members:
     Everything that an interval needs is in the run folder of the member, so that any process can train any member.
 
     Attributes:
-        environment: name or path of the environment folder.
-        variant: variant of its config.yaml; None if it is not known.
         folders: run folder of each member.
         tree: settings of the population.
         train: trains in a run folder.
     """
 
-    environment: str
-    variant: str | None
     folders: tuple[Path, ...]
     tree: Tree
     train: RunTraining
@@ -182,7 +177,7 @@ class Members:
         settings = folder.load_settings((SOURCE, make_member_tree(self.tree, task.member, task.settings)))
         with folder.lock, (folder.path / LOG_FILE).open("a", encoding="utf-8") as file:
             log = partial(print, file=file, flush=True)
-            result = self.train(self.environment, folder, settings, self.variant, [], log, task.env_steps)
+            result = self.train(folder, settings, log=log, pause_at=task.env_steps)
         returns = list(result.returns.values())
         if result.evaluation is not None:
             returns = [played.mean for played in result.evaluation.values()]

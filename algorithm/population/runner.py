@@ -20,7 +20,7 @@ from algorithm.parts.env_folder import RUNS, check_format, check_origin, get_run
 from algorithm.parts.lock import check_links
 from algorithm.parts.make_env import check_several_processes
 from algorithm.parts.run_folder import RunFolder, find_environment_folder, list_changes
-from algorithm.population.exchange import DrawWeights, plan_copies, rank_members, transfer_checkpoints
+from algorithm.population.exchange import DrawWeights, Log, plan_copies, rank_members, transfer_checkpoints
 from algorithm.population.member_fleet import MemberFleet
 from algorithm.population.members import (
     LineageRow,
@@ -37,7 +37,6 @@ from algorithm.runs.run_requests import RunRequest
 
 SETTINGS_FILE = "population.yaml"  # the settings of a population, in its folder
 START = 0  # number of the interval before the first, for seeds
-Log = Callable[[str], None]
 # A function that returns the start of the next interval, given the rows of all members of this one, and a generator.
 Plan = Callable[[Sequence[LineageRow], np.random.Generator], PopulationState]
 
@@ -51,9 +50,7 @@ def create_population(request: RunRequest, name: str, settings: Settings) -> Ite
     Raises:
         UserError: a name is taken, or a setting is not for a population.
     """
-    _check_request(request, settings)
-    spaces = make_spaces(settings)
-    folder = _make_folder(request, name, settings)
+    folder, spaces = _locate(request, name, settings), make_spaces(settings)
     for member in folder.members:
         RunFolder.check_name_free(request.env, member.path.name)
     rng = np.random.default_rng([settings.base.seed, START])
@@ -90,8 +87,7 @@ def resume_population(request: RunRequest, name: str, log: Log) -> Iterator[tupl
     recorded = read_yaml(path / SETTINGS_FILE)
     settings = replace(resolve([(str(path / SETTINGS_FILE), recorded), *given]), command_line_layers=given)
     check_effects(settings, given)
-    _check_request(request, settings)
-    folder = _make_folder(request, name, settings)
+    folder = _locate(request, name, settings)
     with folder.lock:
         check_links(path)
         for line in list_changes(recorded, settings):
@@ -100,8 +96,8 @@ def resume_population(request: RunRequest, name: str, log: Log) -> Iterator[tupl
         yield folder, settings
 
 
-def _check_request(request: RunRequest, settings: Settings) -> None:
-    """Raise UserError for a population that cannot be trained."""
+def _locate(request: RunRequest, name: str, settings: Settings) -> PopulationFolder:
+    """Return the folder of a population. Raises UserError if the population cannot be trained."""
     if request.repeat is not None:
         raise UserError("--repeat is for single runs: a population trains its members with consecutive seeds")
     if request.replace:
@@ -111,9 +107,6 @@ def _check_request(request: RunRequest, settings: Settings) -> None:
     if settings.base.max_iter is not None:
         raise UserError("base_config.max_iter is not for a population, whose intervals are env steps: use max_step")
     check_several_processes(settings.base, "a population", "train a single run")
-
-
-def _make_folder(request: RunRequest, name: str, settings: Settings) -> PopulationFolder:
     assert settings.population.size is not None
     return PopulationFolder(RUNS / get_run_group(request.env) / name, settings.population.size)
 
@@ -257,21 +250,14 @@ def describe_exchange(rows: Sequence[LineageRow], plans: Sequence[MemberPlan]) -
 
 
 def train_population(
-    environment: str,
-    variant: str | None,
-    folder: PopulationFolder,
-    settings: Settings,
-    train: RunTraining,
-    log: Log,
+    folder: PopulationFolder, settings: Settings, train: RunTraining, log: Log
 ) -> Sequence[LineageRow]:
     """Train a population until it ends, from what is in its folder, which the caller has locked.
 
     Args:
-        environment: name or path of the environment folder.
-        variant: variant of its config.yaml; None if it is not known.
         folder: the folder.
         settings: the settings of the population.
-        train: trains in a run folder; `algorithm.api.run_training`.
+        train: trains in a run folder; `algorithm.api.run_training` of its environment.
         log: receives lines for the user.
 
     Returns:
@@ -282,13 +268,11 @@ def train_population(
         UserError: a setting does not fit the members.
     """
     folders = tuple(member.path for member in folder.members)
-    members = Members(environment=environment, variant=variant, folders=folders, tree=settings.tree, train=train)
+    members = Members(folders=folders, tree=settings.tree, train=train)
     spaces, config = make_spaces(settings), settings.population
     plan: Plan = partial(plan_copies, spaces, config)
     if config.evolver_enabled:
-        draws = DrawWeights(spaces, config)
-        draws.restore(folder.read_state().exchange)
-        plan = draws.plan
+        plan = DrawWeights(spaces, config, folder.read_state().exchange).plan
     with closing(MemberFleet(members, settings, log)) as fleet:
         population = Population(folder, settings, plan, fleet.train, log)
         population.run()

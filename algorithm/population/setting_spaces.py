@@ -12,6 +12,7 @@ import numpy as np
 from algorithm.annotations import FixedOnResume
 from algorithm.config.loader import Settings, find_failure, iterate_annotations, resolve
 from algorithm.config.search import iterate_dimensions
+from algorithm.config.sections import PopulationConfig
 from algorithm.config.yaml_layers import Tree, find_value, iterate_settings, nest
 from algorithm.errors import UserError
 
@@ -103,26 +104,22 @@ class SettingSpaces:
         return {path: self._sample_one(path, rng, (counts or {}).get(path)) for path in self.by_path}
 
     def perturb(
-        self,
-        settings: Mapping[str, Any],
-        factors: Sequence[float],
-        resample_probability: float,
-        rng: np.random.Generator,
+        self, settings: Mapping[str, Any], config: PopulationConfig, rng: np.random.Generator
     ) -> dict[str, Any]:
         """Return the settings of a member that has copied another one: each is perturbed or, at times, sampled again.
 
         Args:
             settings: the settings of the member that was copied; a setting that cannot have the new value keeps these.
-            factors: a number is multiplied by one of these factors.
-            resample_probability: probability that a setting is sampled again instead, if it has a distribution.
+            config: the settings of the population: a number is multiplied by one of `perturb_factors`; a setting with a
+                distribution is sampled again instead with `resample_probability`.
             rng: the generator.
         """
         changed = {}
         for path, space in self.by_path.items():
-            if rng.random() < resample_probability and space.has_distribution:
+            if rng.random() < config.resample_probability and space.has_distribution:
                 changed[path] = self._sample_one(path, rng)
             else:
-                value = space.perturb(settings[path], factors, rng)
+                value = space.perturb(settings[path], config.perturb_factors, rng)
                 changed[path] = value if self.accepts(path, value) else settings[path]
         return changed
 
@@ -150,19 +147,14 @@ def make_spaces(settings: Settings) -> SettingSpaces:
             if isinstance(note, FixedOnResume) and note.forbids(space.default, None, owner):
                 raise UserError(f"{where}: members that exchange weights need the same value: {note.reason}")
         for value in (*(space.choices or ()), *(space.bounds or ())):
-            _check_value(settings, where, path, value)
+            resolve([("settings", settings.tree), (where, nest(path, value))])
     return SettingSpaces(by_path=by_path, accepts=partial(_accepts, settings))
-
-
-def _check_value(settings: Settings, source: str, path: str, value: Any) -> None:
-    """Raise UserError if a setting of a population cannot have a value."""
-    resolve([("settings", settings.tree), (source, nest(path, value))])
 
 
 def _accepts(settings: Settings, path: str, value: Any) -> bool:
     """Return whether a setting of a population can have a value."""
     try:
-        _check_value(settings, "random_params", path, value)
+        resolve([("settings", settings.tree), ("random_params", nest(path, value))])
     except UserError:
         return False
     return True

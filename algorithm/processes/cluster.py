@@ -76,28 +76,26 @@ class ClusterFleet(Fleet):
 
     def open(self, evaluates: bool) -> None:
         settings, cluster = self.settings, self.settings.cluster
-        evaluates = evaluates and not self.environments.find_evaluation_obstacle()
         task = RunTask.pack(settings, self.folder, self.counters.env_steps)
         cpus = cluster.actors * cluster.cpus_per_actor + (cluster.learners - 1) * cluster.cpus_per_learner
         self._host = host = open_host(settings, cpus)
         if cluster.learners > 1:
             self._peers = LearnerPeers(host, task)
             self.sharing = Sharing(make_learner=self._peers.make_learner, is_main=True)
-        spec = ServiceSpec(
-            kind="Actor",
-            make=partial(start_service, CollectorService, task),
-            cpus=cluster.cpus_per_actor,
-            gpus=cluster.gpus_per_actor,
-        )
         self._actors = Supervisor(
             host,
-            spec,
+            ServiceSpec(
+                kind="Actor",
+                make=partial(start_service, CollectorService, task),
+                cpus=cluster.cpus_per_actor,
+                gpus=cluster.gpus_per_actor,
+            ),
             name="actor {}".format,
             start_timeout=cluster.start_timeout,
             max_replacements=settings.base.max_env_restarts,
         )
         self._actors.ensure(cluster.actors)
-        if evaluates and cluster.evaluation_actor:
+        if evaluates and cluster.evaluation_actor and not self.environments.find_evaluation_obstacle():
             self._evaluator = Supervisor(
                 host,
                 ServiceSpec(kind="Evaluator", make=partial(start_service, EvaluatorService, task)),
@@ -143,13 +141,7 @@ class ClusterFleet(Fleet):
     def make_evaluations(self, adapter: Adapter, make_plan: Callable[[int], EpisodePlan]) -> Evaluations | None:
         if self._evaluator is None:
             return super().make_evaluations(adapter, make_plan)
-        host = self._evaluator.host
-
-        def make_arguments(confirmation_episodes: int) -> tuple[Any, EpisodePlan, Any]:
-            weights = host.put(pack_all_weights(self.training.by_role))
-            return weights, make_plan(confirmation_episodes), self.parameters.state()
-
-        return RemoteEvaluations(self._evaluator, make_arguments, self.settings.cluster.evaluation_timeout)
+        return RemoteEvaluations(self, self._evaluator, make_plan)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         checkpoint.restore_process(self.adapter)
@@ -190,26 +182,28 @@ class ClusterFleet(Fleet):
 
     def advance(self, signals: DeferredSignals) -> bool:
         """Receive experience, or wait for some if there is nothing to learn from, and learn from some."""
-        self._request(self._publish)
+        self._request()
         self._receive(0.0 if self._find_next() else DISPLAY_INTERVAL)
         self.training.timer.lap("environment")
-        self._request(self._publish)
+        self._request()
         self._learn()
         return self.monitor.do_due()
 
-    def _request(self, make_arguments: Callable[[], tuple[Any, ...]]) -> None:
-        """Send requests to all actors that may get one.
+    def _request(self, publishes: bool = True) -> None:
+        """Send requests to all actors that may get one, with the weights that were published last.
 
-        All but one of the rollouts in flight may be at the actor, so that it continues while one is learned from.
-
-        Args:
-            make_arguments: returns the arguments of `CollectorService.collect`; called for each request.
+        All but one of the rollouts in flight may be at the actor, so that it continues while one is learned from. If
+        `publishes` is True, the first request with a new version publishes its weights before.
         """
         in_flight, timeout = get_rollouts_in_flight(self.settings), self.settings.cluster.timeout
+        counters = self.monitor.counters
         for service, waiting in zip(self._actors.services, self._waiting, strict=True):
             count = min(max(1, in_flight - 1), in_flight - len(waiting))
             while service.is_open and len(service.calls) < count:
-                self._actors.call(service, "collect", *make_arguments(), timeout=timeout)
+                if publishes and self._published[1] != self._version:
+                    self._published = self.publish(), self._version
+                progress = counters.iterations, self.monitor.limits.fraction_done(counters) or 0.0
+                self._actors.call(service, "collect", *self._published, *progress, timeout=timeout)
 
     def _receive(self, timeout: float) -> None:
         """Wait for experience, but not longer than `timeout` seconds, and replace actors that ended or hang.
@@ -306,21 +300,13 @@ class ClusterFleet(Fleet):
         if self._serves and (now := time.monotonic()) >= self._next_service:
             # Actors act with the weights that are published, until all updates are made.
             self._receive(0.0)
-            self._request(self._make_arguments)
+            self._request(publishes=False)
             end = time.monotonic()
             self._next_service = end + (end - now) / SERVICE_SHARE
 
-    def _publish(self) -> tuple[Any, ...]:
-        """Publish the weights, once per version. Return the arguments of a request with them."""
-        if self._published[1] != self._version:
-            weights = self._actors.host.put(pack_all_weights(self.training.by_role))
-            self._published = weights, self._version
-        return self._make_arguments()
-
-    def _make_arguments(self) -> tuple[Any, ...]:
-        """Return the arguments of a request with the weights that were published last."""
-        counters = self.monitor.counters
-        return *self._published, counters.iterations, self.monitor.limits.fraction_done(counters) or 0.0
+    def publish(self) -> Any:
+        """Publish the present weights. Return a reference, which can be an argument of calls."""
+        return self._actors.host.put(pack_all_weights(self.training.by_role))
 
 
 class RemoteEvaluations(Evaluations):
@@ -329,22 +315,19 @@ class RemoteEvaluations(Evaluations):
     Another process repeats the evaluation, with the same weights and seeds.
 
     Args:
+        fleet: the fleet of the run.
         supervisor: supervises the service, which has been started.
-        make_arguments: returns the arguments of `EvaluatorService.evaluate`, with the present weights, given the number
-            of episodes that confirm the goal.
-        timeout: time limit for an evaluation that confirms nothing, in seconds; others have more in proportion to their
-            episodes.
+        make_plan: as for `Fleet.make_evaluations`.
     """
 
     is_concurrent = True
 
-    def __init__(
-        self, supervisor: Supervisor, make_arguments: Callable[[int], tuple[Any, EpisodePlan, Any]], timeout: float
-    ):
-        self.supervisor, self.make_arguments, self.timeout = supervisor, make_arguments, timeout
+    def __init__(self, fleet: ClusterFleet, supervisor: Supervisor, make_plan: Callable[[int], EpisodePlan]):
+        self.fleet, self.supervisor, self.make_plan = fleet, supervisor, make_plan
 
     def start(self, confirmation_episodes: int) -> None:
-        self._arguments = self.make_arguments(confirmation_episodes)
+        weights = self.fleet.publish()
+        self._arguments = weights, self.make_plan(confirmation_episodes), self.fleet.parameters.state()
         self._send()
 
     def receive(self, timeout: float) -> Outcome | None:
@@ -362,8 +345,9 @@ class RemoteEvaluations(Evaluations):
         return None
 
     def _send(self) -> None:
-        plan = self._arguments[1]
-        limit = self.timeout * (1 + plan.confirmation_episodes / plan.episodes)
+        """Call the service. An evaluation that confirms the goal has more time, in proportion to its episodes."""
+        plan, timeout = self._arguments[1], self.fleet.settings.cluster.evaluation_timeout
+        limit = timeout * (1 + plan.confirmation_episodes / plan.episodes)
         self.supervisor.call(self.supervisor.services[0], "evaluate", *self._arguments, timeout=limit)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,17 +31,16 @@ from algorithm.training.progress import Counters
 from algorithm.training.signals import DeferredSignals, raise_deferred
 
 
+@dataclass(eq=False)
 class Fleet(ABC):
     """The processes of a run. Its methods are called in the order in which they are listed here.
 
-    Args:
+    Attributes:
         settings: the settings of the run.
         folder: the run folder.
         environments: its environments.
         parameters: its environment parameters.
         counters: its counters.
-
-    Attributes:
         adapter: the training environments, or their roles only if they are in other processes.
         sharing: what the learners of this process share with those of others; None without others.
         training: the components of this process.
@@ -49,22 +48,16 @@ class Fleet(ABC):
         divergence: ends a run that diverges.
     """
 
-    adapter: Adapter
-    sharing: Sharing | None = None
-    training: TrainingComponents
-    monitor: Monitor
-    divergence: DivergenceDetector
-
-    def __init__(
-        self,
-        settings: Settings,
-        folder: RunFolder,
-        environments: Environments,
-        parameters: EnvironmentParameters,
-        counters: Counters,
-    ):
-        self.settings, self.folder, self.environments = settings, folder, environments
-        self.parameters, self.counters = parameters, counters
+    settings: Settings
+    folder: RunFolder
+    environments: Environments
+    parameters: EnvironmentParameters
+    counters: Counters
+    adapter: Adapter = field(init=False)
+    sharing: Sharing | None = field(init=False, default=None)
+    training: TrainingComponents = field(init=False)
+    monitor: Monitor = field(init=False)
+    divergence: DivergenceDetector = field(init=False)
 
     @classmethod
     def check(cls, settings: Settings) -> None:
@@ -231,9 +224,6 @@ class RemoteEnvironments(Adapter):
 
     def reset(self, seed: int) -> dict[str, Step]:
         raise NotImplementedError("only other processes reset their environments")
-
-    def step(self, actions: Mapping[str, np.ndarray]) -> dict[str, Step]:
-        raise NotImplementedError("only other processes step their environments")
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore nothing."""

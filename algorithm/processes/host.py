@@ -11,7 +11,7 @@ import pickle
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_futures
 from contextlib import suppress
 from dataclasses import dataclass
@@ -142,9 +142,11 @@ class Host(ABC):
 
     Attributes:
         shares_files: whether services read and write the files of this machine.
+        meeting_host: the address of this machine for services on other machines; None if all are on this one.
     """
 
     shares_files = False
+    meeting_host: str | None = None
 
     @abstractmethod
     def start(self, spec: ServiceSpec, *numbers: int) -> Any:
@@ -192,10 +194,6 @@ class Host(ABC):
     def interrupt(self, handle: Any) -> None:
         """Send SIGTERM to a service on this machine, whose call may handle it. The default does nothing."""
 
-    def find_meeting_host(self) -> str | None:
-        """Return the address of this machine for services on other machines; None if all are on this one."""
-        return None
-
     @abstractmethod
     def close(self) -> None:
         """End all services."""
@@ -218,7 +216,8 @@ class ProcessHost(Host):
         return self._handles[-1]
 
     def call(self, handle: _Handle, method: str, *arguments: Any) -> Hashable:
-        return handle.call(method, arguments)
+        handle.send((method, arguments))
+        return handle.receiver.submit(handle.receive)
 
     def wait(self, tickets: Collection[Any], timeout: float) -> Collection[Hashable]:
         wait_for_futures(tickets, timeout, FIRST_COMPLETED)
@@ -230,7 +229,8 @@ class ProcessHost(Host):
     def kill(self, handle: _Handle) -> None:
         if handle in self._handles:
             self._handles.remove(handle)
-            handle.kill()
+            handle.process.kill()
+            handle.process.join()
 
     def interrupt(self, handle: _Handle) -> None:
         handle.process.terminate()
@@ -249,24 +249,17 @@ class _Handle:
         self.process = PROCESSES.Process(target=_serve, args=(theirs, spec.inherited), name=name)
         self.process.start()
         theirs.close()
-        self._sender, self._receiver = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
-        self._send((spec.make, numbers))
+        self._sender, self.receiver = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        self.send((spec.make, numbers))
 
-    def call(self, method: str, arguments: tuple[Any, ...]) -> Future[Reply]:
-        """Call a method, later. The arguments are pickled now, since the caller may change their arrays."""
-        self._send((method, arguments))
-        return self._receiver.submit(self._receive)
+    def send(self, message: Any) -> None:
+        """Send a message, later; it is pickled now, since the caller may change its arrays.
 
-    def kill(self) -> None:
-        """End the process at once."""
-        self.process.kill()
-        self.process.join()
-
-    def _send(self, message: Any) -> None:
-        """Send a message, later; if the process has ended, `_receive` notices it."""
+        If the process has ended, `receive` notices it.
+        """
         self._sender.submit(self._connection.send_bytes, pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
-    def _receive(self) -> Reply:
+    def receive(self) -> Reply:
         """Wait for the next reply. Raises ServiceLost."""
         with suppress(EOFError, OSError):
             # Programs that the process has started may keep its end of the connection open.

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -36,8 +36,8 @@ from algorithm.parts.seeding import RunSeeds
 from algorithm.processes.averaging_learner import AveragingLearner, LearnerConnection, close_on_error
 from algorithm.processes.fleet import RemoteEnvironments
 from algorithm.processes.host import Failure, Host, RemoteTraceback, ServiceLost, ServiceSpec
-from algorithm.processes.services import RunTask, Service, make_fixed_training, start_service
-from algorithm.processes.supervisor import Supervisor
+from algorithm.processes.services import RunTask, Service, start_service
+from algorithm.processes.supervisor import Supervised, Supervisor
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 from algorithm.training.components import AgentComponents, TrainingComponents, complete_result
@@ -45,26 +45,12 @@ from algorithm.training.components import AgentComponents, TrainingComponents, c
 CAUSE_SECONDS = 10.0  # seconds in which the cause of a failed call is found
 
 
-class RoundReport(NamedTuple):
-    """The report of one learner on a round.
-
-    Attributes:
-        updates: updates in the round, also those without a batch of this learner.
-        seconds: seconds of the round.
-        waiting_seconds: seconds in calls of the connection, which wait for the other learners.
-    """
-
-    updates: int
-    seconds: float
-    waiting_seconds: float
-
-
 def learn_round(
     components: AgentComponents,
     rollout: Rollout | None,
     schedule: Mapping[str, Any],
     record_update: Callable[[LossResult], object] = lambda result: None,
-) -> RoundReport:
+) -> tuple[int, float, float]:
     """Make the updates that follow a collected rollout of each learner, as `run_updates` does for a single learner.
 
     All learners call it, in the same order of roles. The updates end when no learner has a further batch; until then,
@@ -75,6 +61,10 @@ def learn_round(
         rollout: the rollout of this learner; None if it has none.
         schedule: the state of learner 0's scheduler, so that all learners draw the same number of batches.
         record_update: receives the result of each update from a batch of this learner.
+
+    Returns:
+        The number of updates, also of those without a batch of this learner; the seconds of the round, and those in
+        calls of the connection, which wait for the other learners.
 
     Raises:
         LearnerUnreachable: another learner has ended or does not answer.
@@ -95,11 +85,7 @@ def learn_round(
         if rollout is not None and batch is not None and result is not None:
             complete_result(result, scheduler, batch, rollout)
             record_update(result)
-    return RoundReport(
-        updates=learner.updates - updates,
-        seconds=perf_counter() - start,
-        waiting_seconds=learner.connection.waiting_seconds - waited,
-    )
+    return learner.updates - updates, perf_counter() - start, learner.connection.waiting_seconds - waited
 
 
 class LearnerService(Service):
@@ -122,23 +108,21 @@ class LearnerService(Service):
         seeds = RunSeeds(settings.base.seed, (self.rank, 0))
         seeds.seed_process()
         adapter = RemoteEnvironments(roles)
-        self._training = make_fixed_training(adapter)
         with tempfile.TemporaryDirectory(dir=self._folder.path) as folder:
             unpack_folder(files, Manifest(Path(folder)))
             checkpoint = Checkpoint(Path(folder), self.rank) if files else None
             sharing = Sharing(make_learner=partial(AveragingLearner, connection=connection), is_main=False)
             builder = ComponentsBuilder(settings, self._folder, checkpoint, lambda line: None, sharing, seeds)
+            self._training = TrainingComponents(adapter, builder, grow_components=builder.grow)
             for name, role in roles.items():
-                components = builder(name, role)
-                if role.lanes > components.role.lanes:  # more actors than the checkpoint has lanes for
-                    components = builder.grow(name, components, role)
-                self._training.by_role[name] = components
+                if role.lanes > self._training.get(name).role.lanes:  # more actors than the checkpoint has lanes for
+                    self._training.grow(name)
             if checkpoint:
                 checkpoint.restore_process(adapter)
 
     @close_on_error()
-    def learn(self, role: str, rollout: Rollout | None, schedule: Mapping[str, Any]) -> RoundReport:
-        """Make the updates of a round, while the other learners make them; the arguments are those of `learn_round`."""
+    def learn(self, role: str, rollout: Rollout | None, schedule: Mapping[str, Any]) -> tuple[int, float, float]:
+        """Make the updates of a round, while the other learners make them, as `learn_round` does."""
         return learn_round(self._training.by_role[role], rollout, schedule)
 
     @close_on_error()
@@ -185,10 +169,10 @@ class LearnerPeers:
             host, spec, name=lambda index: f"learner {index + 1}", start_timeout=cluster.start_timeout
         )
         self.size, self.timeout = cluster.learners, cluster.timeout
-        self._reports: list[Sequence[RoundReport]] = []  # of the rounds since the last row of metrics
+        self._totals = np.zeros((self.size, 3))  # of what `learn_round` returns, since the last row of metrics
         self.supervisor.ensure(self.size - 1)
         self.supervisor.wait_for_start(needed=self.size - 1)
-        if address := host.find_meeting_host():
+        if address := host.meeting_host:
             with socket.socket() as listener:
                 listener.bind(("", 0))
                 meeting = f"tcp://{address}:{listener.getsockname()[1]}"  # a port that is free
@@ -247,14 +231,13 @@ class LearnerPeers:
         Raises:
             LearnerUnreachable: a learner has ended, has raised an exception, or does not answer.
         """
-        components = training.get(role)
-        scheduler = components.scheduler
+        scheduler = training.get(role).scheduler
         schedule = {"generator": scheduler.rng.bit_generator.state, **scheduler.state()}
         own, *others = rollouts
         with self._call_all("learn", [(role, rollout, schedule) for rollout in others]) as replies:
-            report = learn_round(components, own, schedule, record_update)
-        self._reports.append([report, *replies])
-        return report.updates
+            report = learn_round(training.get(role), own, schedule, record_update)
+        self._totals += [report, *replies]
+        return report[0]
 
     def save(self, training: TrainingComponents, actor: Stateful, manifest: Manifest) -> dict[str, Any]:
         """Write the learners and the experience of all processes. Return what counters.json has about them.
@@ -277,11 +260,11 @@ class LearnerPeers:
     def collect_metrics(self) -> dict[str, float]:
         """Return the metrics of each learner since the last call."""
         values = {}
-        totals = np.array(self._reports).sum(0).tolist() if self._reports else []  # [learners, 3]
-        for rank, (updates, seconds, waiting_seconds) in enumerate(totals):
-            values[f"cluster/learner_{rank}_waiting"] = waiting_seconds / seconds
-            values[f"cluster/learner_{rank}_updates_per_second"] = updates / max(seconds - waiting_seconds, 1e-9)
-        self._reports.clear()
+        for rank, (updates, seconds, waiting_seconds) in enumerate(self._totals.tolist()):
+            if seconds:
+                values[f"cluster/learner_{rank}_waiting"] = waiting_seconds / seconds
+                values[f"cluster/learner_{rank}_updates_per_second"] = updates / max(seconds - waiting_seconds, 1e-9)
+        self._totals[:] = 0
         return values
 
     @contextmanager
@@ -301,7 +284,7 @@ class LearnerPeers:
             with close_on_error():
                 yield replies
                 # The replies to calls before an exception of the caller arrive first, and are replaced.
-                received = self.supervisor.gather(self.timeout)
+                received = dict(self.supervisor.gather(self.timeout))
                 _raise_cause(received)
                 if missing := len(arguments) - len(received):
                     raise LearnerUnreachable(
@@ -309,20 +292,20 @@ class LearnerPeers:
                         "(cluster_config.timeout); resume from the last checkpoint"
                     )
         except LearnerUnreachable:
-            _raise_cause(self.supervisor.gather(CAUSE_SECONDS))
+            _raise_cause(dict(self.supervisor.gather(CAUSE_SECONDS)))
             raise
-        replies += received.values()
+        replies += [received[service] for service in self.supervisor.services]
 
 
-def _raise_cause(replies: Mapping[int, Any]) -> None:
+def _raise_cause(replies: Mapping[Supervised, Any]) -> None:
     """Raise the exception of the first learner that failed by itself, or of the first that failed at all.
 
     Raises:
         LearnerUnreachable: a learner has ended, or has raised an exception.
         UserError: a learner has raised it.
     """
-    failures = [(index + 1, reply) for index, reply in replies.items() if isinstance(reply, Failure | ServiceLost)]
-    failures.sort(key=lambda item: isinstance(getattr(item[1], "error", None), LearnerUnreachable))
+    failures = [(each.index + 1, reply) for each, reply in replies.items() if isinstance(reply, Failure | ServiceLost)]
+    failures.sort(key=lambda item: (isinstance(getattr(item[1], "error", None), LearnerUnreachable), item[0]))
     for rank, failure in failures:
         if isinstance(failure, ServiceLost):
             raise LearnerUnreachable(f"learner {rank} {failure}; resume from the last checkpoint")

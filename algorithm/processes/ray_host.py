@@ -34,13 +34,9 @@ def _defer_signals() -> Iterator[None]:
     Ray's compiled code expects no other exception of a signal handler than KeyboardInterrupt: it would raise a
     SystemError instead of another one, whenever its call ends. The handlers are restored, since Ray replaces some.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     received: list[int] = []
-    handlers = {
-        number: signal.getsignal(number) for number, kind in STOP_EXCEPTIONS.items() if kind is not KeyboardInterrupt
-    }
+    kinds = STOP_EXCEPTIONS.items() if threading.current_thread() is threading.main_thread() else ()
+    handlers = {number: signal.getsignal(number) for number, kind in kinds if kind is not KeyboardInterrupt}
     for number, handler in handlers.items():
         if callable(handler):
             signal.signal(number, lambda number, frame: received.append(number))
@@ -67,9 +63,16 @@ class RayHost(Host):
     """
 
     def __init__(self, *, address: str, local_cpus: float, uses_tokens: bool):
-        self._ray = _import_ray(uses_tokens)
-        self._is_local = address == LOCAL
-        _connect(self._ray, address, local_cpus)
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        os.environ.setdefault("RAY_gcs_server_port_wait_time_s", f"{START_SECONDS:.0f}")
+        os.environ["RAY_AUTH_MODE"] = "token" if uses_tokens else "disabled"  # read when Ray is imported
+        try:
+            import ray
+        except ModuleNotFoundError as error:
+            raise UserError(f"cluster_config.host ray needs Ray: {get_install_command('ray')}") from error
+        self._ray: Any = ray
+        _connect(ray, address, local_cpus)
+        self.meeting_host = None if address == LOCAL else ray.util.get_node_ip_address()
         self._makers: dict[ServiceSpec, Any] = {}  # references to `ServiceSpec.make`
 
     @_defer_signals()
@@ -122,9 +125,6 @@ class RayHost(Host):
             options = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": strategy}
             self._ray.remote(**options)(kill_process).remote(process)
 
-    def find_meeting_host(self) -> str | None:
-        return None if self._is_local else self._ray.util.get_node_ip_address()
-
     def close(self) -> None:
         self._ray.shutdown()
 
@@ -145,18 +145,6 @@ class _Service(ServiceProcess):
         import ray
 
         return ray.get_runtime_context().get_node_id(), os.getpid()
-
-
-def _import_ray(uses_tokens: bool) -> Any:
-    """Import Ray without usage statistics, and let its head start in time. Raises UserError if it is not installed."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", f"{START_SECONDS:.0f}")
-    os.environ["RAY_AUTH_MODE"] = "token" if uses_tokens else "disabled"  # read when Ray is imported
-    try:
-        import ray
-    except ModuleNotFoundError as error:
-        raise UserError(f"cluster_config.host ray needs Ray: {get_install_command('ray')}") from error
-    return ray
 
 
 def _connect(ray: Any, address: str, local_cpus: float) -> None:
@@ -199,13 +187,10 @@ def _connect(ray: Any, address: str, local_cpus: float) -> None:
 @contextmanager
 def _python_path() -> Iterator[None]:
     """Let the processes of a local cluster import this package from where this process did."""
-    old = os.environ.get("PYTHONPATH")
+    old = os.environ.get("PYTHONPATH", "")  # which Python ignores if it is empty
     root = str(Path(algorithm.__file__).resolve().parents[1])
-    os.environ["PYTHONPATH"] = os.pathsep.join([root, *([old] if old else [])])
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, old)))
     try:
         yield
     finally:
-        if old is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = old
+        os.environ["PYTHONPATH"] = old

@@ -48,29 +48,26 @@ class RunTask:
         settings: settings of the run.
         paths: the run folder and the folder of the network's file, on the machine of the main process.
         code: the files with code in the run folder.
-        make_env: function that opens the environment instead of base_config.env_name, pickled; None without one.
+        make_env: `RunFolder.make_env`, pickled.
         env_steps: env steps of the run so far, from which the seed of the environments follows.
     """
 
     settings: Settings
     paths: tuple[Path, Path]
     code: PackedFolder
-    make_env: bytes | None
+    make_env: bytes
     env_steps: int
 
     @classmethod
     def pack(cls, settings: Settings, folder: RunFolder, env_steps: int) -> RunTask:
         """Return the data from which the services of the run in `folder` start."""
+        import cloudpickle  # which Gymnasium needs
+
         code: PackedFolder = {}
         for path in (*folder.path.glob("*.py"), folder.nn_from / settings.base.nn):
             if path.is_file():
                 code |= pack_folder(path.parent, [path.name])
-        make_env = None
-        if folder.make_env is not None:
-            import cloudpickle  # which Gymnasium needs
-
-            make_env = cloudpickle.dumps(folder.make_env)
-        paths = (folder.path, folder.nn_from)
+        paths, make_env = (folder.path, folder.nn_from), cloudpickle.dumps(folder.make_env)
         return cls(settings=settings, paths=paths, code=code, make_env=make_env, env_steps=env_steps)
 
     def unpack(self) -> RunFolder:
@@ -82,7 +79,7 @@ class RunTask:
     def open_folder(self, *paths: Path) -> RunFolder:
         """Return a run folder, by default the one on the machine of the main process."""
         folder = RunFolder(*(paths or self.paths))
-        folder.make_env = pickle.loads(self.make_env) if self.make_env else None
+        folder.make_env = pickle.loads(self.make_env)
         return folder
 
 
@@ -245,8 +242,8 @@ class CollectorService(Service):
         learner = make_receiver(settings, folder, role, rng, device)
         agent, auxiliaries = learner.agent, learner.auxiliaries.by_name
         explorer = make_explorer(settings, role, role.lanes, agent, auxiliaries, (self.index, cluster.actors))
-        records_td_errors = agent.schedule.uses_replay and settings.replay.initial_priorities is not None
-        scheduler = ForwardOnly(initial_lanes=role.lanes, records_td_errors=records_td_errors)
+        scheduler = ForwardOnly()
+        scheduler.records_td_errors = agent.schedule.uses_replay and settings.replay.initial_priorities is not None
         return AgentComponents(role=role, agent=agent, scheduler=scheduler, learner=learner, explorer=explorer)
 
     def collect(self, weights: Weights, version: int, iterations: int, fraction_done: float) -> Experience:
@@ -267,9 +264,11 @@ class CollectorService(Service):
         actor.set_iterations(iterations)
         self._fraction_done = fraction_done
         if self._has_undecided_step:
-            self._finish_tick()
+            actor.act()
+            actor.receive()
         while not (rollouts := actor.complete_rollouts()):
-            self._finish_tick()
+            actor.act()
+            actor.receive()
         self._has_undecided_step = True
         cpu_seconds_before, self._cpu_seconds = self._cpu_seconds, measure_cpu_seconds()
         experience = Experience(
@@ -298,18 +297,9 @@ class CollectorService(Service):
             return components.learner.record_td_errors(rollout)
         return rollout
 
-    def _finish_tick(self) -> None:
-        self._actor.act()
-        self._actor.receive()
 
-
-@dataclass(kw_only=True)
 class ForwardOnly(BatchScheduler):
     """The scheduler of an actor, which has no replay and learns from nothing."""
-
-    initial_lanes: int
-    records_td_errors: bool
-    replay = None
 
     def __call__(self, rollout: Rollout) -> Iterator[Rollout]:
         return iter(())
@@ -333,8 +323,6 @@ class EvaluatorService(Service):
         """
         evaluator = self._evaluator = self._evaluator or self._open()
         self._weights = weights
-        for role, learner in self._learners.items():
-            learner.load_weights(weights[role])
         self._parameters.restore(parameters)
         return plan.play(evaluator)
 
@@ -348,13 +336,13 @@ class EvaluatorService(Service):
         return Evaluator(self._adapter, self._get_agent, settings.base.evaluate_greedy)
 
     def _get_agent(self, role: str) -> Agent:
-        """Return the agent of a role, which is built when the role first appears."""
+        """Return the agent of a role with the present weights; it is built when the role first appears."""
         if role not in self._weights:
             raise UserError(f"role {role!r} appeared in an evaluation only, which only runtime LOCAL supports")
         if role not in self._learners:
             settings, spec = get_agent_settings(self.task.settings, role), self._adapter.roles[role]
             # An evaluation draws from a generator of its own.
             rng = np.random.default_rng(settings.base.seed)
-            learner = self._learners[role] = make_receiver(settings, self._folder, spec, rng, "cpu")
-            learner.load_weights(self._weights[role])
+            self._learners[role] = make_receiver(settings, self._folder, spec, rng, "cpu")
+        self._learners[role].load_weights(self._weights[role])
         return self._learners[role].agent

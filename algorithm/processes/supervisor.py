@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from math import inf
 from typing import Any
 
@@ -62,10 +62,11 @@ class Supervised:
     failed_starts: int = 0
 
 
+@dataclass(eq=False)
 class Supervisor:
     """A supervisor of services of one kind.
 
-    Args:
+    Attributes:
         host: the system that runs them.
         spec: their kind, made from the number of the service and the number of its replacements.
         name: returns the name of a service in messages, given its number.
@@ -74,30 +75,22 @@ class Supervisor:
         max_replacements: the number of processes that are replaced before the run ends; None for no limit.
         max_failed_starts: the number of successive processes of a service that end before their first result, with
             the last of which the run ends.
-
-    Attributes:
         services: the services, by number.
         opened: what `open` of the services has returned, which is the same for all of them; None before.
         replaced: the number of processes that were replaced.
     """
 
-    def __init__(
-        self,
-        host: Host,
-        spec: ServiceSpec,
-        *,
-        name: Callable[[int], str],
-        time_limit: str = "cluster_config.timeout",
-        start_timeout: float = inf,
-        max_replacements: int | None = None,
-        max_failed_starts: int = 3,
-    ):
-        self.host, self.spec, self.name = host, spec, name
-        self.time_limit, self.start_timeout = time_limit, start_timeout
-        self.max_replacements, self.max_failed_starts = max_replacements, max_failed_starts
-        self.services: list[Supervised] = []
-        self.opened: Any = None
-        self.replaced = 0
+    host: Host
+    spec: ServiceSpec
+    _: KW_ONLY
+    name: Callable[[int], str]
+    time_limit: str = "cluster_config.timeout"
+    start_timeout: float = inf
+    max_replacements: int | None = None
+    max_failed_starts: int = 3
+    services: list[Supervised] = field(init=False, default_factory=list)
+    opened: Any = field(init=False, default=None)
+    replaced: int = field(init=False, default=0)
 
     @property
     def n_open(self) -> int:
@@ -120,16 +113,13 @@ class Supervisor:
             EnvironmentStartError: too few are open in time, or one has ended.
             Exception: a service has raised it.
         """
-        deadline = time.monotonic() + self.start_timeout
-        while self.n_open < len(self.services) and (left := deadline - time.monotonic()) > 0:
-            closed = [service for service in self.services if not service.is_open]
-            for service, reply in self.poll(min(left, STEP_SECONDS), closed):
-                if isinstance(reply, Failure):
-                    reply.raise_error()
-                raise EnvironmentStartError(
-                    f"{self.name(service.index)} {reply} before the run started"
-                    + ('; a program that trains needs `if __name__ == "__main__":`' if self.host.shares_files else "")
-                )
+        for service, reply in self.gather(self.start_timeout):
+            if isinstance(reply, Failure):
+                reply.raise_error()
+            raise EnvironmentStartError(
+                f"{self.name(service.index)} {reply} before the run started"
+                + ('; a program that trains needs `if __name__ == "__main__":`' if self.host.shares_files else "")
+            )
         if self.n_open < needed:
             raise EnvironmentStartError(self.describe_missing())
 
@@ -178,22 +168,16 @@ class Supervisor:
                 break
         return events
 
-    def gather(self, timeout: float, services: Sequence[Supervised] | None = None) -> dict[int, Any]:
-        """Wait until services have replied to all of their calls, but not longer than `timeout` seconds.
+    def gather(self, timeout: float, services: Sequence[Supervised] | None = None) -> Iterator[tuple[Supervised, Any]]:
+        """Yield what `poll` returns until services have replied to all of their calls, for at most `timeout` seconds.
 
         Args:
             timeout: the time in seconds.
             services: the services; None for all.
-
-        Returns:
-            What `poll` returns last for each service that has replied, by number, in their order.
         """
-        gathered = self.services if services is None else services
-        replies: dict[int, Any] = {}
-        deadline = time.monotonic() + timeout
+        gathered, deadline = self.services if services is None else services, time.monotonic() + timeout
         while any(each.calls for each in gathered) and (left := deadline - time.monotonic()) > 0:
-            replies |= {service.index: reply for service, reply in self.poll(min(left, STEP_SECONDS), gathered)}
-        return dict(sorted(replies.items()))
+            yield from self.poll(min(left, STEP_SECONDS), gathered)
 
     def replace(self, service: Supervised, reason: object, consequence: str = "") -> None:
         """Start another process of a service in place of one that was lost.

@@ -370,10 +370,9 @@ class WorkersFleet(Fleet):
         self.training, memory = training, self._memory
         for service in self._supervisor.services:
             self._supervisor.call(service, "build", self.counters, checkpoint.folder if checkpoint else None)
-        replies = self._supervisor.gather(inf)
         self._ready: list[Supervised] = []  # those that have built their components
-        for service in self._supervisor.services:
-            if isinstance(reply := replies[service.index], ServiceLost):
+        for service, reply in self._supervisor.gather(inf):
+            if isinstance(reply, ServiceLost):
                 raise EnvironmentStartError(f"worker {service.index} {reply} before the run started")
             self._handle(service, reply)
         # Env steps and updates of each worker that were counted; env steps when its process was started.
@@ -386,11 +385,12 @@ class WorkersFleet(Fleet):
         for service in self._ready:
             self._supervisor.call(service, "save", manifest.folder, self.counters.iterations)
         saved: dict[int, Mapping[str, Any]] = {}
-        for index, reply in self._supervisor.gather(inf, self._ready).items():
-            if isinstance(reply, Failure):
+        replies = dict(self._supervisor.gather(inf, self._ready))
+        for service in sorted(replies, key=lambda service: service.index):
+            if isinstance(reply := replies[service], Failure):
                 reply.raise_error()
             if not isinstance(reply, ServiceLost):  # the next call of a worker that is lost replaces it
-                digests, saved[index] = reply
+                digests, saved[service.index] = reply
                 manifest.digests |= digests
         for role, components in self.training.by_role.items():
             write_weights(manifest, role, components.learner)
@@ -403,13 +403,11 @@ class WorkersFleet(Fleet):
     def settle(self) -> None:
         """Let the workers finish their ticks; those that do not are ended."""
         self._memory.limit[:] = 0
-        deadline = time.monotonic() + SETTLE_SECONDS
-        while self._is_running and (left := deadline - time.monotonic()) > 0:
-            for service, reply in self._supervisor.poll(left, self._ready):
-                if isinstance(reply, Report):
-                    self._count(service, reply)
-                elif isinstance(reply, ServiceLost):
-                    self._ready.remove(service)
+        for service, reply in self._supervisor.gather(SETTLE_SECONDS, self._ready):
+            if isinstance(reply, Report):
+                self._count(service, reply)
+            elif isinstance(reply, ServiceLost):
+                self._ready.remove(service)
         for service in [each for each in self._ready if each.calls]:
             self._supervisor.end(service)
             self._ready.remove(service)
@@ -421,7 +419,7 @@ class WorkersFleet(Fleet):
             return
         for service in self._supervisor.services:
             self._supervisor.call(service, "close")
-        self._supervisor.gather(STOP_SECONDS)
+        list(self._supervisor.gather(STOP_SECONDS))
         self._host.close()
         self._memory.close()
 
@@ -437,17 +435,12 @@ class WorkersFleet(Fleet):
         self._receive()
         if self.monitor.is_due or signals.is_pending:
             self._memory.limit[:] = 0  # each worker replies after its tick
-            while self._is_running:
+            while any(each.calls for each in self._ready):
                 self._receive()
             self._synchronize()
             return self.monitor.do_due()
         self.monitor.show_progress()
         return False
-
-    @property
-    def _is_running(self) -> bool:
-        """Return whether a worker that has built its components has a call."""
-        return any(each.calls for each in self._ready)
 
     def _receive(self) -> None:
         """Wait for the replies of workers, and handle them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -85,7 +86,7 @@ def make_request(name: str = "pop", **layer) -> RunRequest:
 def train_with(make_fleet, variant, folder, settings, train=run_training) -> Sequence[LineageRow]:
     """Train a population with the fleet that a function returns."""
     with patch("algorithm.population.runner.MemberFleet", make_fleet):
-        return train_population("mine/task", variant, folder, settings, train, print)
+        return train_population(folder, settings, partial(train, "mine/task", variant=variant, callbacks=[]), print)
 
 
 def train_new(name: str = "pop", train=run_training, make_fleet=InThisProcess, **layer) -> Sequence[LineageRow]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -54,7 +54,9 @@ def clock(monkeypatch) -> SimpleNamespace:
     return clock
 
 
-def make_evolver(spaces: SettingSpaces = RATE, length=3, best=0.5, min_length=2, worst=-1) -> DrawWeights:
+def make_evolver(
+    spaces: SettingSpaces = RATE, length=3, best=0.5, min_length=2, worst=-1, state=MappingProxyType({})
+) -> DrawWeights:
     config = make_config(
         evolver_enabled=True,
         evolver_cem_length=length,
@@ -63,13 +65,13 @@ def make_evolver(spaces: SettingSpaces = RATE, length=3, best=0.5, min_length=2,
         evolver_cem_time=3.0,
         evolver_remove_worst=worst,
     )
-    return DrawWeights(spaces, config)
+    return DrawWeights(spaces, config, state)
 
 
-def restore(evolver: DrawWeights, returns, selected=None, seconds: float = 0.0) -> None:
-    """Restore the returns since the last draw, the number of draws in which members were elites, and the time."""
+def make_state(returns, selected=None, seconds: float = 0.0) -> dict:
+    """Return the returns since the last draw, the number of draws in which members were elites, and the time."""
     state = {"returns": list(map(list, returns)), "selected": selected or [0] * len(returns), "counts": {}}
-    evolver.restore(state | {"seconds": seconds})
+    return state | {"seconds": seconds}
 
 
 def make_rng(seed: int = 1) -> np.random.Generator:
@@ -156,8 +158,8 @@ class TestDraws:
         ],
     )
     def test_when_a_draw_is_due(self, counts, min_length, minutes, is_due):
-        evolver = make_evolver(length=50, min_length=min_length)
-        restore(evolver, [[1.0] * count for count in counts], seconds=60 * minutes)
+        state = make_state([[1.0] * count for count in counts], seconds=60 * minutes)
+        evolver = make_evolver(length=50, min_length=min_length, state=state)
         rows = make_rows(*(None if count < 0 else 1.0 for count in counts))
         assert bool(evolver.plan(rows, make_rng()).elites) is is_due
 
@@ -166,8 +168,7 @@ class TestDraws:
         [([5, 5, 0, 4], 4, True), ([5, 5, 1, 4], 4, False), ([60, 60, 0, 40], -1, False)],  # then the mean is 4, 4.25
     )
     def test_the_least_selected_member(self, selected, threshold, removed):
-        evolver = make_evolver(KIND, length=1, min_length=1, worst=threshold)
-        restore(evolver, [[1.0]] * 4, selected)
+        evolver = make_evolver(KIND, length=1, min_length=1, worst=threshold, state=make_state([[1.0]] * 4, selected))
         state = evolver.plan(make_rows(0.0, 0.0, 0.0, 0.0, kinds="cccc"), make_rng())
         assert ["c" not in member.settings["kind"] for member in state.members] == [False, False, removed, False]
 
@@ -208,12 +209,12 @@ class TestDraws:
         assert states[2].members[0].settings["kind"] in "ab" and states[2].exchange["selected"] == [0, 1, 1]
 
     def test_state_of_the_evolver(self, clock):
-        evolver, restored = make_evolver(KIND), make_evolver(KIND)
+        evolver = make_evolver(KIND)
         rows = make_rows(1.0, 5.0, 3.0, 4.0, kinds="abab")
         clock.seconds = 60.0
         state = evolver.plan(rows, make_rng())
         assert state.exchange["seconds"] == 60
-        restored.restore(state.exchange)
+        restored = make_evolver(KIND, state=state.exchange)
         clock.seconds = 181.0
         plans = [each.plan(rows, make_rng()) for each in (evolver, restored)]
         assert plans[0] == plans[1] and plans[0].exchange["selected"] == [0, 1, 0, 1]

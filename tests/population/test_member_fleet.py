@@ -23,7 +23,14 @@ from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
 from algorithm.population import member_fleet
-from algorithm.population.member_fleet import ChangedFiles, MemberFleet, MemberMessage, read_member, write_member
+from algorithm.population.member_fleet import (
+    MemberFleet,
+    MemberMessage,
+    list_stamps,
+    read_member,
+    take_changes,
+    write_member,
+)
 from algorithm.population.members import MemberFailed
 from algorithm.processes.host import ServiceLost
 from tests.population import members
@@ -346,22 +353,20 @@ def test_a_file_outside_of_the_folder_is_an_error(name):
 
 
 def test_changes_are_sent_once_and_without_code(source):
-    changed = ChangedFiles(source)
-    assert not changed.has_checkpoint()
-    save(source, 400)
+    sent = list_stamps(source)
     (source.path / "metrics.csv").write_text("env_steps\n400\n")
+    assert take_changes(source, sent, needs_checkpoint=True) == MemberMessage()
+    save(source, 400)
     (source.path / "nn.py").write_text("import os\n")
     (source.path / "log.txt").write_text("line\n")
-    assert changed.has_checkpoint()
-    files = changed.take()
+    files = take_changes(source, sent, needs_checkpoint=True)
     assert list(files.checkpoints) == [400] and sorted(files.others) == ["log.txt", "metrics.csv"]
-    files = changed.take()
-    assert not files.checkpoints and not files.others and not changed.has_checkpoint()
+    assert take_changes(source, sent) == MemberMessage()
 
 
 def test_a_checkpoint_that_is_complete_while_files_are_listed_is_no_error(source, monkeypatch):
     """Its folder gets another name then."""
-    changed, scandir = ChangedFiles(source), os.scandir
+    sent, scandir = list_stamps(source), os.scandir
 
     def remove_and_scan(path):
         if "saving" in Path(path).parts:
@@ -371,23 +376,23 @@ def test_a_checkpoint_that_is_complete_while_files_are_listed_is_no_error(source
     (source.path / "checkpoints" / "saving" / "agent").mkdir(parents=True)
     (source.path / "log.txt").write_text("line\n")
     monkeypatch.setattr(os, "scandir", remove_and_scan)
-    assert list(changed.take().others) == ["log.txt"]
+    assert list(take_changes(source, sent).others) == ["log.txt"]
 
 
 def test_a_checkpoint_that_replaces_one_of_the_same_name_is_a_change(source):
-    changed = ChangedFiles(source)
+    sent = list_stamps(source)
     save(source, 300, **{"counters.json": b"{ }"})
-    ((env_steps, packed),) = changed.take().checkpoints.items()
+    ((env_steps, packed),) = take_changes(source, sent).checkpoints.items()
     assert env_steps == 300 and packed["counters.json"].content.tobytes() == b"{ }"
 
 
 def test_the_receiver_keeps_as_many_checkpoints_as_the_run(source):
     target = make_folder("target")
     write_member(target, read_member(source, 2, print), keep=2)
-    changed = ChangedFiles(source)
+    sent = list_stamps(source)
     for env_steps in (400, 500):
         save(source, env_steps)
-        write_member(target, changed.take(), keep=2)
+        write_member(target, take_changes(source, sent), keep=2)
     steps = [int(checkpoint.folder.name) for checkpoint in target.checkpoints(keep=2).list_all()]
     assert steps == [100, 400, 500]  # the best, and the newest two
 
@@ -396,10 +401,10 @@ def test_the_best_of_several_checkpoints_is_kept(source):
     """The record of the best checkpoint is written after the checkpoints, all of which may be newer than it states."""
     target = make_folder("target")
     write_member(target, read_member(source, 1, print), keep=1)
-    changed = ChangedFiles(source)
+    sent = list_stamps(source)
     for env_steps in (400, 500):
         save(source, env_steps)
     store = source.checkpoints(keep=5)
     store.best.set_best(store.find("400"), 8.0)
-    write_member(target, changed.take(), keep=1)
+    write_member(target, take_changes(source, sent), keep=1)
     assert target.find_best().folder.name == "000000000400"

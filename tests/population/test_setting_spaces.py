@@ -16,6 +16,11 @@ def make_rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
+def make_config(resample_probability: float):
+    changes = {"perturb_factors": [1.2], "resample_probability": resample_probability}
+    return resolve([("test", {"population_config": changes})]).population
+
+
 @pytest.mark.parametrize(
     ("space", "value", "factors", "expected"),
     [
@@ -61,18 +66,19 @@ class TestSamples:
 class TestSpaces:
     def test_a_setting_is_sampled_again_with_the_probability(self):
         spaces = SettingSpaces(by_path={"a.rate": SettingSpace(default=1.0, bounds=(0.0, 100.0))})
-        changed = [spaces.perturb({"a.rate": 10.0}, (1.2,), 0.25, make_rng(seed))["a.rate"] for seed in range(1000)]
+        config = make_config(0.25)
+        changed = [spaces.perturb({"a.rate": 10.0}, config, make_rng(seed))["a.rate"] for seed in range(1000)]
         assert abs(changed.count(12.0) / 1000 - 0.75) < 0.05
 
     def test_a_setting_without_a_distribution_is_always_perturbed(self):
         spaces = SettingSpaces(by_path={"a.rate": SettingSpace(default=1.0)})
-        assert spaces.perturb({"a.rate": 10.0}, (1.2,), 1.0, make_rng()) == {"a.rate": 12.0}
+        assert spaces.perturb({"a.rate": 10.0}, make_config(1.0), make_rng()) == {"a.rate": 12.0}
 
     def test_values_that_are_not_accepted(self):
         space = SettingSpace(default=0.5, std=100.0)
         spaces = SettingSpaces(by_path={"a.rate": space}, accepts=lambda path, value: 0 < value < 1)
         assert spaces.sample(make_rng()) == {"a.rate": 0.5}
-        assert spaces.perturb({"a.rate": 0.9}, (1.2,), 0.0, make_rng()) == {"a.rate": 0.9}
+        assert spaces.perturb({"a.rate": 0.9}, make_config(0.0), make_rng()) == {"a.rate": 0.9}
 
     def test_values_that_the_settings_do_not_allow_are_not_accepted(self):
         spaces = make_spaces(resolve_params({"acer_config": {"learning_rate": {"std": 0.1}}}))
