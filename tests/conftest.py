@@ -5,7 +5,6 @@ import os
 import random
 
 gc.disable()  # while modules are imported and tests collected, whose many objects would be searched again and again
-
 for library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 

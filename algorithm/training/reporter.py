@@ -104,7 +104,7 @@ class Reporter:
                 **self.collect_metrics(),
             }
             self.metrics.write(now.counters.env_steps, values)
-            if self.histograms:
+            if self.histograms and self.metrics.trackers:
                 self.metrics.trackers.log_histograms(now.counters.env_steps, self._collect_histograms())
             progress = self._make_progress(now, wrote_row=True)
             self._sampled.clear()

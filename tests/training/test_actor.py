@@ -257,5 +257,4 @@ def test_the_probability_of_random_actions_falls_to_that_of_the_policy():
         decision = parts.act(step, memory)
         assert abs((decision.action != best).mean() - 0.75 * epsilon) < 0.04  # 5 standard errors at most
         if learner.rows_seen >= 500:  # the stored statistics are those of the drawn actions
-            probs = np.exp(decision.behavior[0])
-            np.testing.assert_allclose(sorted(probs), [epsilon / 4] * 3 + [1 - 0.75 * epsilon], rtol=1e-4)
+            assert sorted(np.exp(decision.behavior[0])) == pytest.approx([epsilon / 4] * 3 + [1 - 0.75 * epsilon], 1e-4)

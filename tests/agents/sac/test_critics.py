@@ -115,7 +115,6 @@ def test_the_gradients_equal_autograd_of_the_losses(spec):
 
 
 def test_categorical_discrete_dqn_like_is_double_c51():
-    """The action has the highest mean of the trained critics, and the target critics give its distribution."""
     agent = sac_of(SPECS["discrete"], **ATOMS, discrete_dqn_like=True, discrete_dqn_epsilon=0.0)
     for network in (agent.critics, agent.target.network):
         for critic in network.critics:
