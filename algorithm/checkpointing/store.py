@@ -78,7 +78,7 @@ class BestCheckpoint:
             set_aside(self.path)
         self.path.unlink(missing_ok=True)
 
-    def recover(self, checkpoints: Iterable[Checkpoint], log: Callable[[str], None]) -> bool:
+    def recover(self, checkpoints: Iterable[Checkpoint], log: Callable[[str], None]) -> None:
         """Use the checkpoint with the best logged evaluation if the file, or the checkpoint it names, is damaged.
 
         So it does if a later checkpoint has a better evaluation, after which the run was killed. The file is not
@@ -87,9 +87,6 @@ class BestCheckpoint:
         Args:
             checkpoints: all checkpoints of the run.
             log: receives the reason.
-
-        Returns:
-            Whether another checkpoint is used.
         """
         damage = self._find_damage()
         if damage is None:
@@ -97,16 +94,15 @@ class BestCheckpoint:
             later = [checkpoint for checkpoint in checkpoints if checkpoint.folder.name > name]
             evaluated = [entry for entry in self._list_evaluated(later) if entry[1] >= mean]
             if not evaluated:
-                return False
+                return
             damage = f"{self.path} names checkpoint {name}, whose evaluation is not the best"
         else:
             evaluated = self._list_evaluated(checkpoints)
             if not (evaluated or self.path.exists()):
-                return False  # a run without an evaluation
+                return  # a run without an evaluation
         self._record = name, _ = max(evaluated, key=lambda entry: (entry[1], entry[0]), default=NO_BEST)
         replacement = f"checkpoint {name} has the best evaluation" if name else "no other checkpoint was evaluated"
         log(f"{damage}; {replacement}")
-        return True
 
     def _find_damage(self) -> str | None:
         """Return why the file, or the checkpoint that it names, cannot be used; None if it can."""
@@ -199,14 +195,15 @@ class CheckpointStore:
         Args:
             checkpoint: the newest undamaged checkpoint.
             log: receives a line if best.json is damaged.
-            uses_best: whether best.json is written again if it, or the checkpoint that it names, is damaged.
+            uses_best: whether best.json is recovered and written again.
         """
         for path in (self.folder / SAVING, *self.folder.glob(f"{REMOVING}*")):
             shutil.rmtree(path, ignore_errors=True)
         for each in self.list_all():
             if checkpoint and each.folder.name > checkpoint.folder.name:
                 set_aside(each.folder)
-        if uses_best and self.best.recover(self.list_all(), log):
+        if uses_best:
+            self.best.recover(self.list_all(), log)
             if best := self.best.checkpoint:
                 self.best.set_best(best, self.best.mean)
             else:
