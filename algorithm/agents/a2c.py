@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithm.agents.actor_critic import make_parameter_group, make_policy_family, make_std_head
+from algorithm.agents.actor_critic import make_parameter_group, make_policy_family, make_std_head, select_settings
 from algorithm.agents.agent import (
     Agent,
     DataSchedule,
@@ -79,12 +79,7 @@ class StateValueAgent(Agent):
         self.groups = {
             "actor_critic": make_parameter_group(settings, self.policy, settings.learning_rate, settings.max_grad_norm)
         }
-        self.schedule = DataSchedule(
-            rollout_length=settings.rollout_length,
-            uses_replay=settings.uses_replay,
-            epochs=settings.epochs,
-            minibatches=settings.minibatches,
-        )
+        self.schedule = DataSchedule(**select_settings(settings, DataSchedule))
         self.reward_transform = RewardTransform.from_settings(settings)
         self.merges_moments = settings.normalize_advantages
 

@@ -18,7 +18,7 @@ from algorithm.distributions import (
     TanhGaussianFamily,
     make_family,
 )
-from algorithm.networks import Policy, StdHead, Torso
+from algorithm.networks import Policy, StdHead
 from algorithm.returns import Support
 from algorithm.specs import ActionSpec
 
@@ -37,38 +37,30 @@ def make_std_head(settings: ActorCriticSettings, spec: ActionSpec) -> StdHead | 
     return StdHead(spec.continuous, settings.std, settings.std_init, settings.std_min)
 
 
+def select_settings(settings: Any, kind: type) -> dict[str, Any]:
+    """Return the settings that have the names of fields of a dataclass."""
+    return {each.name: getattr(settings, each.name) for each in fields(kind) if hasattr(settings, each.name)}
+
+
 def make_parameter_group(
     settings: OptimizerSettings, module: nn.Module, learning_rate: float, max_grad_norm: float
 ) -> ParameterGroup:
     """Return the parameter group of a module, with the optimizer of the settings."""
-    optimizer = {field.name: getattr(settings, field.name) for field in fields(OptimizerSettings)}
+    optimizer = select_settings(settings, OptimizerSettings)
     return ParameterGroup(module=module, learning_rate=learning_rate, max_grad_norm=max_grad_norm, **optimizer)
 
 
-def make_replay_schedule(settings: ReplaySettings, network: Torso | Policy, **others: Any) -> DataSchedule:
-    """Return the schedule of an agent that learns from a replay, with the `others` of its fields.
-
-    Args:
-        settings: The settings.
-        network: The network, whose memory the first rows of a replayed sequence update.
-        others: Further fields.
+def make_replay_schedule(settings: ReplaySettings, policy: Policy, **others: Any) -> DataSchedule:
+    """Return the schedule of an agent that learns from a replay, with its fields among the settings, and `others`.
 
     Raises:
         ValueError: `burn_in_step` is above 0, and the network has no memory that it would update.
     """
-    if settings.burn_in_step and not network.stored_state_size:
+    if settings.burn_in_step and not policy.stored_state_size:
         raise ValueError(f"burn_in_step is {settings.burn_in_step}, but the network has no memory after its body")
-    warmup_rows = network.warmup_rows
-    return DataSchedule(
-        rollout_length=settings.rollout_length,
-        sequence_length=settings.sequence_length,
-        batch_size=settings.batch_size,
-        replay_ratio=settings.replay_ratio,
-        learning_starts=settings.learning_starts,
-        burn_in=warmup_rows + settings.burn_in_step,
-        warmup_rows=warmup_rows,
-        **others,
-    )
+    warmup_rows = policy.torso.warmup_rows
+    others |= {"burn_in": warmup_rows + settings.burn_in_step, "warmup_rows": warmup_rows}
+    return DataSchedule(**select_settings(settings, DataSchedule), **others)
 
 
 def make_support(settings: CategoricalSettings) -> Support:

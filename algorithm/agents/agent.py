@@ -131,17 +131,14 @@ class LossResult:
     # TD errors [T, B] of the rows after the burn-in, of an agent with a replay; those of invalid rows have any value.
     compute_row_errors: Callable[[], Tensor] | None = None
     raw_action: np.ndarray | None = field(default=None, repr=False)  # [T, B, size] of the rollout before the update
-    kl_excess: float | None = None  # mean KL from the old policy over the valid rows, minus its limit, if it has one
+    # Mean KL from the old policy over the valid rows, minus its limit; 0 without one. Above 0 the policy has changed
+    # enough: the epochs of the rollout end before the step of this batch.
+    kl_excess: float = 0.0
 
     def add_metrics(self, compute_metrics: Callable[[], dict[str, Tensor]]) -> None:
         """Add the metrics of a function, which is called together with `compute_metrics`."""
         metrics = self.compute_metrics
         self.compute_metrics = lambda: {**metrics(), **compute_metrics()}
-
-    @property
-    def ends_epochs(self) -> bool:
-        """Whether the epochs of the rollout end before the step of this batch, since the policy has changed enough."""
-        return self.kl_excess is not None and self.kl_excess > 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,7 +77,7 @@ class Ppo(StateValueAgent):
             value_directions = (settings.value_coef * error.unsqueeze(-1) for error in errors)
             ascent_direction = torch.cat((policy_direction, *value_directions), -1)
             ascent_direction = weights.unsqueeze(-1) * ascent_direction
-            kl_excess = None
+            kl_excess = 0.0
             if settings.target_kl is not None:
                 kl_excess = ((weights * policy.kl(old_policy)).sum() - settings.target_kl).item()
 

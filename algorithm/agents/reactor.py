@@ -152,7 +152,7 @@ class Reactor(Agent):
 
     @torch.no_grad()
     def features(self, rollout: Rollout) -> Tensor:
-        return self.policy.unroll_features(rollout)
+        return self.policy.unroll_torso(rollout)[0]
 
     def evaluate_actions(self, features: Tensor, raw_action: Tensor) -> Tensor:
         branch = self.policy.critic

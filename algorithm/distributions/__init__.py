@@ -6,7 +6,6 @@ from algorithm.distributions.distribution import (
     MODE,
     SAMPLE,
     ClosedFormDistribution,
-    Distribution,
     DistributionFamily,
     ExportedAction,
 )
@@ -14,7 +13,6 @@ from algorithm.distributions.gaussian import (
     ClippedGaussianFamily,
     FixedStdGaussian,
     Gaussian,
-    GaussianFamily,
     TanhGaussianFamily,
 )
 from algorithm.distributions.joint import (
@@ -34,13 +32,11 @@ __all__ = [
     "CategoricalFamily",
     "ClippedGaussianFamily",
     "ClosedFormDistribution",
-    "Distribution",
     "DistributionFamily",
     "ExportedAction",
     "FixedStdGaussian",
     "FlattenedFamily",
     "Gaussian",
-    "GaussianFamily",
     "HybridDistribution",
     "HybridFamily",
     "JointDistribution",

@@ -61,11 +61,6 @@ class Distribution(ABC):
         """Return log(pi / mu) of samples, mu being `behavior`."""
         return self.log_prob(sample) - behavior.log_prob(sample)
 
-    @property
-    @abstractmethod
-    def entropy(self) -> Float[Tensor, "*B"]:
-        """Entropy of the sample, before clipping or squashing, in nats."""
-
     def select_rows(self: DistributionT, where: slice) -> DistributionT:
         """Return the distributions of some rows of the leading axis, with the cached properties of these rows."""
         part = copy(self)
@@ -84,6 +79,11 @@ def _select_rows(value: Any, where: slice) -> Any:
 
 class ClosedFormDistribution(Distribution):
     """A distribution with closed-form gradients with respect to its statistics, which tests compare with autograd."""
+
+    @property
+    @abstractmethod
+    def entropy(self) -> Float[Tensor, "*B"]:
+        """Entropy of the sample, before clipping or squashing, in nats."""
 
     @abstractmethod
     def entropy_gradient(self) -> Float[Tensor, "*B S"]:

@@ -227,11 +227,6 @@ class HybridDistribution(Distribution):
         log_values = Gaussian(torch.cat(mean_and_log_std, -1)).log_prob(sample[..., : self.n_continuous])
         return self.log_probs.gather(-1, taken).squeeze(-1), log_values
 
-    @property
-    def entropy(self) -> Float[Tensor, "*B"]:
-        continuous_entropy = self.log_std.sum(-1) + 0.5 * math.log(2 * math.pi * math.e) * self.n_continuous
-        return (self.probs * (continuous_entropy - self.log_probs)).sum(-1)
-
     def rsample(self) -> ReparameterizedSample:
         """Sample the continuous dimensions of every combination: u = m + s eps, c = tanh(u)."""
         log_std = self.log_std

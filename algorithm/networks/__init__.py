@@ -27,7 +27,6 @@ from algorithm.networks.encoders import (
     RandomShift,
     RunningMoments,
     Vector,
-    random_shift,
 )
 from algorithm.networks.flat_parameters import FlatParameters, TargetNetwork
 from algorithm.networks.heads import BoundedMeans, StdHead, Temperature
@@ -75,5 +74,4 @@ __all__ = [
     "Vector",
     "batch_statistics",
     "collect_noise",
-    "random_shift",
 ]

@@ -252,28 +252,19 @@ class BranchedActorCritic(CombinationPolicy):
 
     def unroll(self, rollout: Rollout) -> BranchedOutputs:
         """Return the outputs at the rows of a rollout after its burn-in."""
-        features, states = self._unroll_torso(rollout, (self.policy, self.critic))
+        features, (policy_state, critic_state) = self.unroll_torso(rollout, (self.policy, self.critic))
         first = rollout.first[rollout.burn_in :]
-        logits, values = (
-            branch.head(branch.unroll(branch_features, first, state)[0])
-            for branch, branch_features, state in zip(
-                (self.policy, self.critic), (features.detach(), features), states, strict=True
-            )
-        )
+        logits = self.policy.head(self.policy.unroll(features.detach(), first, policy_state)[0])
+        values = self.critic.head(self.critic.unroll(features, first, critic_state)[0])
         return BranchedOutputs(features=features, logits=logits, values=values)
 
     def unroll_critic(self, rollout: Rollout) -> Tensor:
         """Return the outputs of the critic [T+1, B, n_values] at the rows of a rollout after its burn-in."""
-        features, states = self._unroll_torso(rollout, (self.critic,))
-        hidden, _ = self.critic.unroll(features, rollout.first[rollout.burn_in :], states[-1])
-        return self.critic.head(hidden)
+        features, (state,) = self.unroll_torso(rollout, (self.critic,))
+        return self.critic.head(self.critic.unroll(features, rollout.first[rollout.burn_in :], state)[0])
 
-    def unroll_features(self, rollout: Rollout) -> Tensor:
-        """Return the features [T+1, B, F] at the rows of a rollout after its burn-in."""
-        return self._unroll_torso(rollout, ())[0]
-
-    def _unroll_torso(self, rollout: Rollout, branches: tuple[Branch, ...]) -> tuple[Tensor, list[Tensor]]:
-        """Return the features after the burn-in, and the states of branches before them.
+    def unroll_torso(self, rollout: Rollout, branches: tuple[Branch, ...] = ()) -> tuple[Tensor, list[Tensor]]:
+        """Return the features [T+1, B, F] after the burn-in, and the states of branches before them.
 
         The burn-in updates the states of the torso and of `branches`, without gradient.
         """

@@ -328,7 +328,7 @@ class Conv:
         parts: list[nn.Module] = []
         inputs = spec.shape[0]
         for layer in self.layers:
-            convolution = _make_convolution(inputs, *layer) if parts else InputConvolution(spec.high, inputs, *layer)
+            convolution = Convolution(inputs, *layer) if parts else InputConvolution(spec.high, inputs, *layer)
             parts += [convolution, ACTIVATIONS[self.activation]()]
             inputs = layer[0]
         return ConvEncoder(parts, inputs * sides[0] * sides[1], self.units, self.activation)
@@ -379,7 +379,7 @@ class ImpalaResNet:
         for outputs in self.channels:
             # No activation before the pooling, since each block begins with one, as in the paper.
             shape = (inputs, outputs, 3, 1, 1)
-            convolution = _make_convolution(*shape) if parts else InputConvolution(spec.high, *shape)
+            convolution = Convolution(*shape) if parts else InputConvolution(spec.high, *shape)
             parts += [convolution, nn.MaxPool2d(3, 2, padding=1), ResidualBlock(outputs), ResidualBlock(outputs)]
             inputs, rows, columns = outputs, (rows + 1) // 2, (columns + 1) // 2
         encoder = ConvEncoder([*parts, nn.ReLU()], inputs * rows * columns, self.units)
@@ -390,13 +390,21 @@ class ImpalaResNet:
         return encoder
 
 
-class InputConvolution(nn.Conv2d):
+class Convolution(nn.Conv2d):
+    """A convolution whose weights start orthogonal, its biases 0."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0):
+        super().__init__(inputs, outputs, kernel, stride, padding)
+        nn.init.orthogonal_(self.weight, GAIN)
+        nn.init.zeros_(self.get_parameter("bias"))
+
+
+class InputConvolution(Convolution):
     """The first convolution: of images [rows, C, H, W] of bytes or float32, divided by their largest value `high`."""
 
-    def __init__(self, high: float, inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0):
-        super().__init__(inputs, outputs, kernel, stride, padding)
+    def __init__(self, high: float, *sizes: int):
+        super().__init__(*sizes)
         self.high = high
-        _initialize(self)
 
     def forward(self, obs: Tensor) -> Tensor:
         # Channels last in memory up to the flat features: forward and backward of 168 frames of 84x84x4 through
@@ -436,23 +444,11 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, channels: int):
         super().__init__()
-        layers = (_make_convolution(channels, channels, 3, padding=1) for _ in range(2))
+        layers = (Convolution(channels, channels, 3, padding=1) for _ in range(2))
         self.residual = nn.Sequential(*(part for layer in layers for part in (nn.ReLU(), layer)))
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.residual(x)
-
-
-def _make_convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0) -> nn.Conv2d:
-    layer = nn.Conv2d(inputs, outputs, kernel, stride, padding)
-    _initialize(layer)
-    return layer
-
-
-def _initialize(layer: nn.Conv2d) -> None:
-    """Set orthogonal weights and biases 0."""
-    nn.init.orthogonal_(layer.weight, GAIN)
-    nn.init.zeros_(layer.get_parameter("bias"))
 
 
 def _image_shape(spec: ObsSpec) -> tuple[int, int, int]:

@@ -183,10 +183,6 @@ class FlatParameters:
         self.publish_statistics()
         self.fetch()
 
-    def reset_increments(self) -> None:
-        """Set the increments of the running statistics to 0, before the passes of another batch."""
-        self.increments.zero_()
-
     def complete_step(self) -> None:
         """Apply the constraints of the trained parameters, and add the increments to the running statistics."""
         for constrain, parameters in self._constraints:

@@ -187,8 +187,8 @@ class StdHead(nn.Module):
             number = self.log_std.expand_as(mean)
         return torch.cat((mean, self.compute_log_std(number), rest), -1)
 
-    def bound_means(self, mean: Tensor) -> Tensor:
-        """Return the means, given their columns of the network's output: a hook for bounded means."""
+    def bound_means(self, mean: Any, xp: Any = torch) -> Any:
+        """Return the means, given their columns of the network's output, by functions of the library `xp`."""
         return mean
 
     def differentiate(self, outputs: Tensor, gradient: Tensor) -> Tensor:
@@ -208,7 +208,7 @@ class StdHead(nn.Module):
         parameter = None if self.log_std is None else self.log_std.detach().numpy()
 
         def forward(outputs: np.ndarray) -> np.ndarray:
-            mean, rest = outputs[:, : self.n_means], outputs[:, self.n_columns :]
+            mean, rest = self.bound_means(outputs[:, : self.n_means], np), outputs[:, self.n_columns :]
             if self.fixed_log_std is not None:
                 return np.concatenate((mean, np.full_like(mean, self.fixed_log_std), rest), -1)
             number = outputs[:, self.n_means : self.n_columns] if parameter is None else parameter
@@ -229,16 +229,8 @@ class BoundedMeans(StdHead):
     def __init__(self, n_means: int, std: float):
         super().__init__(n_means, "fixed", std, std_min=0.0)
 
-    def bound_means(self, mean: Tensor) -> Tensor:
-        return mean.tanh()
-
-    def numpy(self) -> NumpyFunction:
-        insert_std = super().numpy()
-
-        def forward(outputs: np.ndarray) -> np.ndarray:
-            return insert_std(np.concatenate((np.tanh(outputs[:, : self.n_means]), outputs[:, self.n_means :]), -1))
-
-        return forward
+    def bound_means(self, mean: Any, xp: Any = torch) -> Any:
+        return xp.tanh(mean)
 
 
 # Bounds of log alpha where it is used. A target entropy that no policy reaches would otherwise increase it without

@@ -40,11 +40,6 @@ class Policy(nn.Module):
         """Size of the part of the memory, from its start, that a replay stores."""
         return self.torso.stored_state_size
 
-    @property
-    def warmup_rows(self) -> int:
-        """Rows before a replayed sequence that rebuild the rest of the memory."""
-        return self.torso.warmup_rows
-
     @abstractmethod
     def forward(self, obs: Mapping[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor]:
         """Run one step: {name: [B, ...]}, memory [B, state_size] -> statistics [B, S], next memory."""

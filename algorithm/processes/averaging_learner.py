@@ -211,7 +211,7 @@ class AveragingLearner(Learner):
         if batch is None and self.agent.merges_moments:
             self.connection.merge_moments(0, 0.0, 0.0)  # as the learners with a batch do in their losses
         rows = 0 if batch is None else int(batch.valid[batch.burn_in :].sum())
-        kl_excess = result.kl_excess if result and result.kl_excess is not None else 0.0
+        kl_excess = result.kl_excess if result else 0.0
         groups = list(self.parameters.group_slices)
         is_stepped = [batch is not None and name not in self._idle_groups for name in groups]
         numbers = self.connection.gather(batch is not None, rows, rows * kl_excess, *is_stepped)

@@ -4,7 +4,7 @@ from algorithm.replay.lazy_prioritized import LazyPrioritizedSampler
 from algorithm.replay.prioritized import PrioritizedSampler
 from algorithm.replay.replay import SAMPLERS, Replay, ReplaySize, compute_replay_size, make_sampler
 from algorithm.replay.ring import IN_MEMORY, make_file_allocator
-from algorithm.replay.sampler import PriorityFunction, Sampler, Sequences
+from algorithm.replay.sampler import PriorityFunction
 from algorithm.replay.uniform import UniformSampler
 
 __all__ = [
@@ -15,8 +15,6 @@ __all__ = [
     "PriorityFunction",
     "Replay",
     "ReplaySize",
-    "Sampler",
-    "Sequences",
     "UniformSampler",
     "compute_replay_size",
     "make_file_allocator",

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from algorithm.rollout import Rollout
+from algorithm.rollout import ROW_FIELDS, Rollout
 
 Arrays = dict[str, np.ndarray]
 Allocator = Callable[[tuple[int, ...], np.dtype], np.ndarray]  # returns zeros of this shape and dtype
@@ -21,7 +21,6 @@ RING_ARRAYS = ("head", "unbroken_rows", "chunk")  # saved arrays of the ring its
 WIDE_ROW_BYTES = 2048
 # Limit of the rows that a lane writes during a run: the index of a row is its lane times this limit, plus the row.
 MAX_ROWS_PER_LANE = 1 << 40
-ROW_FIELDS = ("raw_action", "reward", "alive", "behavior")  # T rows per column; `obs` and `first` have T+1
 IN_MEMORY: Allocator = np.zeros
 
 
@@ -82,7 +81,9 @@ class Ring:
 
     def write(self, rollout: Rollout) -> None:
         """Append each column to its lane."""
-        fields = _fields(rollout)
+        fields = {f"obs/{name}": value for name, value in rollout.obs.items()}
+        fields |= {name: getattr(rollout, name) for name in ROW_FIELDS}
+        fields |= {f"records/{name}": value for name, value in rollout.records.items()}
         if not self.arrays:
             for name, value in fields.items():
                 self.arrays[name] = self.allocate((self.lanes, self.rows, *value.shape[2:]), value.dtype)
@@ -117,7 +118,7 @@ class Ring:
         np.subtract(rows, self.rows, out=rows, where=rows >= self.rows)  # faster than the remainder of all rows
         rows += lane * self.rows
         gathered: dict[str, Any] = {
-            name: self._gather(array, rows if self._has_successor(name) else rows[:-1])
+            name: self._gather(array, rows if name == "first" or name.startswith("obs/") else rows[:-1])
             for name, array in self.arrays.items()
             if name not in ("memory", "version")
         }
@@ -203,14 +204,3 @@ class Ring:
             gathered[:before, sequence] = flat[rows[0] : rows[0] + before]
             gathered[before:, sequence] = flat[rows[-1] + 1 - after : rows[-1] + 1]
         return gathered
-
-    @staticmethod
-    def _has_successor(name: str) -> bool:
-        return name == "first" or name.startswith("obs/")
-
-
-def _fields(rollout: Rollout) -> Arrays:
-    """Return the arrays of a rollout that are stored per row, by name."""
-    obs = {f"obs/{name}": value for name, value in rollout.obs.items()}
-    records = {f"records/{name}": value for name, value in rollout.records.items()}
-    return {**obs, "first": rollout.first, **{name: getattr(rollout, name) for name in ROW_FIELDS}, **records}

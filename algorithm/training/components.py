@@ -115,7 +115,7 @@ def run_updates(components: AgentComponents, rollout: Rollout, record_update: Ca
     rollout = learner.record(rollout)
     for batch in scheduler(rollout):
         result = learner.compute_gradients(batch)
-        if result.ends_epochs:
+        if result.kl_excess > 0:
             return
         learner.apply_gradients()
         complete_result(result, scheduler, batch, rollout)

@@ -239,7 +239,7 @@ class Learner:
             target.polyak_update(1 - reset.shrink)
         for part, old in changed:
             part.lerp_(old, reset.shrink)
-        parameters.reset_increments()
+        parameters.increments.zero_()
         parameters.complete_step()
         parameters.apply_target_constraints()
         for optimizer in self.optimizers:
@@ -287,7 +287,7 @@ class Learner:
     def _begin_update(self, rollout: Rollout) -> Rollout:
         """Set the numbers that the agent reads in `loss`. Return a batch on the device, with transformed rewards."""
         self.agent.progress, self.agent.update = self._compute_progress(), self.updates + 1
-        self.parameters.reset_increments()
+        self.parameters.increments.zero_()  # those of the batch before
         batch = rollout.convert(self._upload)
         if not batch.targets:
             self._transform_rewards(batch)

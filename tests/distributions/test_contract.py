@@ -69,10 +69,10 @@ def draw(family, *shape: int) -> list[torch.Tensor]:
 
 def compute_results(policy, average, sample, weight, vector) -> list[torch.Tensor]:
     """Return all results of a policy that have a row for each row of statistics."""
-    results = [policy.log_prob(sample), policy.log_ratio(average, sample), policy.entropy]
+    results = [policy.log_prob(sample), policy.log_ratio(average, sample)]
     if isinstance(policy, ClosedFormDistribution):
         results += [policy.score(sample, weight), policy.entropy_gradient(), policy.fisher_product(vector)]
-        results += [policy.kl(average), policy.kl_gradient(average)]
+        results += [policy.entropy, policy.kl(average), policy.kl_gradient(average)]
     return results
 
 

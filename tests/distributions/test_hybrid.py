@@ -145,17 +145,6 @@ def test_the_mode_is_the_most_probable_index_of_each_branch_and_the_mean_of_this
 
 
 @every_space
-def test_the_entropy_is_the_sum_over_branches_and_over_samples_given_them(family):
-    statistics, _ = some(family, 6)
-    expected = torch.zeros(6).double()
-    for place in range(family.n_combinations):
-        log_prob = log_prob_of(family, statistics, place)
-        of_numbers = theirs(family, statistics, place)[0].entropy() if family.n_continuous else 0
-        expected += log_prob.exp() * (of_numbers - log_prob)
-    close(family(statistics).entropy, expected)
-
-
-@every_space
 def test_the_gradient_of_the_soft_value_equals_autograd(family, noise):
     statistics, _ = some(family, 5, 4)
     shape = (family.n_combinations, family.n_continuous)
@@ -251,7 +240,7 @@ def test_forbidden_actions_have_no_effect_and_results_are_finite():
     close(policy.probs[1], torch.full((6,), 1 / 6), atol=1e-6)
     cost = 0.2 * policy.log_probs + 0.1 * proposal.log_prob
     found = policy.soft_policy_gradient(proposal, 1 - cost, torch.ones_like(proposal.actions), 0.1)
-    for value in (policy.entropy, policy.log_probs, policy.log_prob(sample), cost, found):
+    for value in (policy.log_probs, policy.log_prob(sample), cost, found):
         assert value.isfinite().all()
     assert found[0, [1, 2, 3, 5]].eq(0).all() and found[0, [-4, -1]].eq(0).all()
     in_numpy = family.sample(np.tile(rows[:1].numpy(), (1000, 1)), np.random.default_rng(0))

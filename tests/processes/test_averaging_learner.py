@@ -300,7 +300,7 @@ def the_epochs_end_by_the_divergence_over_all_rows(connection):
     learner, _ = make_plain_learner(connection, make_ppo(normalize_advantages=False))
     column = random_rollout(np.random.default_rng(0), rows=(1, 3)[connection.rank], columns=1)
     batch = replace(column, first=np.zeros_like(column.first))
-    excesses = ((0.3, 0.1), (0.4, -0.1), (0.2, -0.1), (-0.1, -0.1), (None, None))
+    excesses = ((0.3, 0.1), (0.4, -0.1), (0.2, -0.1), (-0.1, -0.1), (0.0, 0.0))
     reports = [LossResult(dict, dict, kl_excess=excess[connection.rank]) for excess in excesses]
     assert [learner.average_gradients(batch, result) for result in reports] == [False, False, True, True, True]
 

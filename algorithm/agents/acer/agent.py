@@ -116,7 +116,6 @@ class Acer(Agent):
             self.policy,
             replays=IMAGE_REPLAYS if has_images(role) else REPLAYS,
             replay_count_distribution="poisson",
-            on_policy_updates=settings.on_policy_updates,
         )
         self.reward_transform = RewardTransform.from_settings(settings)
 

@@ -100,7 +100,7 @@ class Sac(Agent):
             settings, self.critics, settings.learning_rate_critic, settings.max_grad_norm_critic
         )
         self.groups = {"critic": critic_group, **self.policy_learner.groups}
-        self.schedule = make_replay_schedule(settings, torso, on_policy_updates=False)
+        self.schedule = make_replay_schedule(settings, self.policy, on_policy_updates=False)
         self.reward_transform = RewardTransform.from_settings(settings)
         self.needs_behavior = settings.use_n_step_is and settings.n_step > 1
         self.random_steps = settings.random_steps
@@ -401,7 +401,7 @@ class SoftPolicy(SacPolicyLearner):
         """Return the policy and a sample of its actions, given the outputs of the network [T, B, S]."""
         policy = self.family(self.network.mask_logits(outputs, obs))
         reparameterized, alphas = policy.rsample(), self.temperature.alpha()
-        terms = zip(alphas, self._log_prob_terms(policy, reparameterized), strict=True)
+        terms = zip(alphas, self._select_kinds(policy.log_probs, reparameterized.log_prob), strict=True)
         entropy_cost = reduce(torch.add, (alpha * log_prob for alpha, log_prob in terms))
         return PolicyOutput(policy=policy, reparameterized=reparameterized, entropy_cost=entropy_cost, alpha=alphas[-1])
 
@@ -432,7 +432,7 @@ class SoftPolicy(SacPolicyLearner):
             )
             direction *= weights.unsqueeze(-1)
         losses = {"policy": outputs.make_loss(direction)}
-        terms = self._log_prob_terms(policy, policy_output.reparameterized)
+        terms = self._select_kinds(policy.log_probs, policy_output.reparameterized.log_prob)  # log pi(d), log pi(c|d)
         if "alpha" in self.groups:
             with torch.no_grad():
                 entropy_shortfall = [  # target entropy - entropy, of each kind
@@ -454,10 +454,6 @@ class SoftPolicy(SacPolicyLearner):
     def get_temperatures(self) -> dict[str, Tensor]:
         names = (f"train/alpha_{kind}" for kind in self.action_kinds)
         return dict(zip(names, self.temperature.alpha(), strict=True))
-
-    def _log_prob_terms(self, policy: HybridDistribution, reparameterized: ReparameterizedSample) -> list[Tensor]:
-        """Return log pi(d) and log pi(c|d) [..., K], for the kinds of dimension that the action has."""
-        return self._select_kinds(policy.log_probs, reparameterized.log_prob)
 
     def _target_entropies(self, policy: HybridDistribution) -> list[Tensor | float]:
         """Return the target entropy of each kind of dimension, in nats.
