@@ -48,13 +48,6 @@ class StateValueAgent(Agent):
     """An agent with a policy and a critic of state values on a common torso, which learns from its own rollouts.
 
     A subclass defines the loss.
-
-    Args:
-        settings: The settings.
-        blueprint: The network.
-        role: The observations and actions.
-        rng: The generator of sampled actions.
-        streams: Rewards with a value output each, in addition to those of the environment, by name.
     """
 
     settings: A2CSettings | PpoSettings

@@ -196,12 +196,7 @@ class Agent(ABC):
         return self.policy.stored_state_size
 
     def act(self, step: Step, memory: np.ndarray) -> Decision:
-        """Sample an action for each lane of `step`.
-
-        Args:
-            step: Observations of n lanes.
-            memory: [n, state_size].
-        """
+        """Sample an action for each lane of `step`, given the memory [n, state_size] of these lanes."""
         return self._decide(step, memory, lambda statistics: self.family.sample(statistics, self.rng))
 
     def act_uniformly(self, step: Step, memory: np.ndarray) -> Decision:

@@ -21,11 +21,6 @@ class InverseModel(nn.Module):
     """A network that predicts the action between two rows from their features (Pathak et al. 2017, Eq. 2-3).
 
     Its outputs are one value for each continuous dimension, and a logit for each action of each branch.
-
-    Args:
-        size: Number of features of a row.
-        units: Units of the hidden layer.
-        spec: The actions.
     """
 
     def __init__(self, size: int, units: int, spec: ActionSpec):

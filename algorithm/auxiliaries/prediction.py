@@ -141,11 +141,6 @@ class ObservationDecoder(nn.Module):
     """A decoder of one observation: features [..., size] -> the values of the observation, normalized.
 
     Bytes are divided by their largest value. Other values are normalized to (x - mean) / std over all collected rows.
-
-    Args:
-        size: Size of the features.
-        spec: The observation.
-        units: Hidden units.
     """
 
     def __init__(self, size: int, spec: ObsSpec, units: int):
@@ -154,15 +149,7 @@ class ObservationDecoder(nn.Module):
         self.normalize = Vector(scale=1 / spec.high)(spec) if spec.dtype == "uint8" else Vector(normalize=True)(spec)
 
     def compute_error(self, features: Tensor, obs: Tensor) -> Tensor:
-        """Return the mean squared error of the values of each observation.
-
-        Args:
-            features: [T, B, size].
-            obs: [T, B, *shape].
-
-        Returns:
-            [T, B].
-        """
+        """Return the mean squared error [T, B] of observations [T, B, *shape], given features [T, B, size]."""
         decoded, values = self.layers(features.flatten(0, 1)), self.normalize(obs.flatten(0, 1))
         return (decoded - values).square().mean(-1).unflatten(0, features.shape[:2])
 

@@ -36,13 +36,7 @@ from algorithm.distributions.gaussian import Gaussian, GaussianFamily, TanhGauss
 
 
 class JointDistribution(ClosedFormDistribution):
-    """The product of independent distributions.
-
-    Args:
-        statistics: Statistics of all parts, concatenated.
-        parts: The distributions.
-        sizes: Number of columns of each part's sample.
-    """
+    """The product of independent distributions, whose samples have `sizes` columns."""
 
     def __init__(
         self, statistics: Float[Tensor, "*B S"], parts: Sequence[ClosedFormDistribution], sizes: Sequence[int]

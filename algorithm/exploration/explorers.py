@@ -22,7 +22,6 @@ class LaneLevels(Explorer):
     Lanes that are added later have levels between the levels of the others.
 
     Args:
-        role: The role.
         levels: [min, max], the levels of the first and of the last lane; at least 0, and at most 1 if the role has
             discrete actions, for which the level is a probability.
 
@@ -179,7 +178,6 @@ class NovelAction(Explorer):
     are for agents whose losses do not need it, and the statistics of the policy are stored.
 
     Args:
-        role: The role.
         n_samples: n, at least 1; 1 is the policy.
 
     Raises:

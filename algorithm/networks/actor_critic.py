@@ -130,9 +130,6 @@ class SeparateCritic(nn.Module):
     Before its outputs are the `critic` layers of the blueprint; without them, layers made by the factory of `body`.
 
     Args:
-        blueprint: The layers.
-        inputs: Size F of the features.
-        n_values: Number of values.
         encoded_size: Size of an encoded action that an additional advantage head reads; 0: no advantage head.
     """
 
@@ -148,13 +145,7 @@ class SeparateCritic(nn.Module):
 
 
 class Branch(nn.Module):
-    """Layers or a memory, and a linear output: features [..., F] -> outputs [..., head.size].
-
-    Args:
-        inputs: Size F of the features.
-        factory: Factory of the layers, or of the memory; None: neither.
-        head: The output.
-    """
+    """Layers, a memory, or neither, and a linear output: features [..., inputs] -> outputs [..., head.size]."""
 
     def __init__(self, inputs: int, factory: BranchFactory | None, head: HeadSpec):
         super().__init__()

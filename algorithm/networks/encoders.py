@@ -84,7 +84,6 @@ class Normalizer(nn.Module):
         return ((x - moments.mean.float()) / moments.std.float()).clamp(-self.clip, self.clip)
 
     def numpy(self) -> NumpyFunction:
-        """Return `forward` in numpy, on views of the statistics: later merges have effect."""
         moments, clip = self.moments.numpy(), self.clip
 
         def normalize(x: np.ndarray) -> np.ndarray:
@@ -144,7 +143,6 @@ class VectorEncoder(nn.Module):
         return vector if self.transform is None else self.transform(vector)
 
     def numpy(self) -> NumpyFunction:
-        """Return `forward` in numpy."""
         size, transform = self.size, None if self.transform is None else self.transform.numpy()
 
         def encode(obs: np.ndarray) -> np.ndarray:
@@ -171,7 +169,6 @@ class Scale(nn.Module):
         return vector * self.scale
 
     def numpy(self) -> NumpyFunction:
-        """Return `forward` in numpy."""
         scale = self.scale.cpu().numpy()
         return lambda vector: vector * scale
 
@@ -222,7 +219,6 @@ class OneHotEncoder(nn.Module):
         return (obs.flatten(1).int().index_select(1, self.indices) == self.codes).float()
 
     def numpy(self) -> NumpyFunction:
-        """Return `forward` in numpy."""
         indices, codes = self.indices.cpu().numpy(), self.codes.cpu().numpy()
         return lambda obs: (obs.reshape(len(obs), -1)[:, indices] == codes).astype(np.float32)
 

@@ -33,13 +33,7 @@ Product = Callable[[Tensor, Tensor, Any], Tensor]  # of rows, weight and bias
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x W^T + b, which is differentiable any number of times: [..., F] -> [..., units].
-
-    Args:
-        x: Inputs [..., F].
-        weight: Weights [units, F].
-        bias: Biases [units].
-    """
+    """Return x W^T + b, which is differentiable any number of times: [..., F] -> [..., units]."""
     if not _is_large(x, weight):
         return nn.functional.linear(x, weight, bias)
     return _multiply_large(multiply, x, weight, bias)
@@ -62,7 +56,6 @@ class Linear(nn.Linear):
         return linear(x, self.weight, self.bias)
 
     def numpy(self) -> NumpyFunction:
-        """Return `forward` in numpy, on views of the parameters."""
         return make_numpy_linear(self)
 
     def run(self, x: Tensor, rows: object) -> tuple[Tensor, Tensor]:

@@ -204,7 +204,6 @@ class StdHead(nn.Module):
         return result
 
     def numpy(self) -> NumpyFunction:
-        """Return `forward` in numpy, on a view of the parameters."""
         parameter = None if self.log_std is None else self.log_std.detach().numpy()
 
         def forward(outputs: np.ndarray) -> np.ndarray:
@@ -219,12 +218,7 @@ class StdHead(nn.Module):
 
 
 class BoundedMeans(StdHead):
-    """The means of a deterministic policy, bounded to (-1, 1) by tanh, with a fixed std of exploration (TD3).
-
-    Args:
-        n_means: Number of means.
-        std: The std of the actions that explore.
-    """
+    """The means of a deterministic policy, bounded to (-1, 1) by tanh, with a fixed std of exploration (TD3)."""
 
     def __init__(self, n_means: int, std: float):
         super().__init__(n_means, "fixed", std, std_min=0.0)
@@ -239,13 +233,7 @@ LOG_ALPHA_BOUNDS = (-20.0, 5.0)
 
 
 class Temperature(nn.Module):
-    """Entropy temperatures alpha, stored as their logarithms.
-
-    Args:
-        count: Number of temperatures.
-        log_alpha: Initial logarithm of each.
-        trainable: Whether the logarithms are learned.
-    """
+    """Entropy temperatures alpha, stored as their logarithms, which are learned if `trainable`."""
 
     def __init__(self, count: int, log_alpha: float, trainable: bool):
         super().__init__()

@@ -34,7 +34,6 @@ class Relu(FusedLayer):
     """A ReLU in the memory of its inputs, which nothing else reads."""
 
     def numpy(self) -> NumpyFunction:
-        """Return `forward` in numpy."""
         return lambda x: np.maximum(x, 0, out=x)
 
     def run(self, x: Tensor, rows: RowWeights | None) -> tuple[Tensor, Any]:
@@ -52,7 +51,6 @@ class Tanh(nn.Module):
         return torch.tanh_(x)
 
     def numpy(self) -> NumpyFunction:
-        """Return `forward` in numpy."""
         return lambda x: np.tanh(x, out=x)
 
 
@@ -123,7 +121,6 @@ class LayerStack(FusedLayer):
         return x
 
     def numpy(self) -> NumpyFunction | None:
-        """Return `forward` in numpy, on views of the parameters and running statistics."""
         return make_numpy_chain(*self.parts)
 
     def run(self, x: Tensor, rows: RowWeights | None) -> tuple[Tensor, Any]:
@@ -398,7 +395,6 @@ class UnitSphereLayers(nn.Module):
         return x / x.square().sum(-1, keepdim=True).sqrt()
 
     def numpy(self) -> NumpyFunction:
-        """Return `forward` in numpy."""
 
         def forward(x: np.ndarray) -> np.ndarray:
             x = np.concatenate((x, np.full_like(x[..., :1], self.shift)), -1)
@@ -438,5 +434,4 @@ class ChainedLayers(nn.Sequential):
         self.size = size
 
     def numpy(self) -> NumpyFunction | None:
-        """Return `forward` in numpy, on views of the parameters; None if a part has no numpy form."""
         return make_numpy_chain(*self)

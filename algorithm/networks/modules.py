@@ -1,6 +1,7 @@
 """The modules that the factories of a blueprint make: their contracts, their construction, and their numpy forms.
 
-A numpy form is a function for acting, on views of parameters and statistics, so that later updates have effect.
+A numpy form, the result of `numpy`, is `forward` as a function for acting, on views of parameters and running
+statistics, so that later updates have effect.
 """
 
 from __future__ import annotations

@@ -328,7 +328,6 @@ class BatchNorm(FusedLayer):
             increment.mul_(rows.has_rows)
 
     def numpy(self) -> NumpyFunction:
-        """Return `forward` with running statistics in numpy, on views: later updates have effect."""
         weight, bias, epsilon = self.weight.detach().numpy(), self.bias.detach().numpy(), self.epsilon
         mean, variance = np.split(self.running.numpy()[: 2 * self.size], 2)
         return lambda x: (x - mean) * (weight / np.sqrt(variance + epsilon)) + bias
@@ -367,7 +366,6 @@ class LayerNorm(nn.LayerNorm):
     """Normalization over the features of each row (Ba et al. 2016, arXiv 1607.06450): [..., F] -> [..., F].
 
     Args:
-        size: Number F of features.
         unit_weights: Whether weight and bias together keep their initial norm sqrt(F).
     """
 
@@ -376,7 +374,6 @@ class LayerNorm(nn.LayerNorm):
         self.constraint = _make_constraint(size, unit_weights)
 
     def numpy(self) -> NumpyFunction:
-        """Return `forward` in numpy, on views of the parameters."""
         weight, bias, epsilon = self.weight.detach().numpy(), self.bias.detach().numpy(), self.eps
 
         def forward(x: np.ndarray) -> np.ndarray:
@@ -390,11 +387,7 @@ class RmsNorm(FusedLayer):
     """Division of each row by its root mean square (Zhang & Sennrich 2019, arXiv 1910.07467): [..., F] -> [..., F].
 
     Args:
-        size: Number F of features.
         unit_weights: Whether the weight keeps its initial norm sqrt(F).
-
-    Attributes:
-        epsilon: Added to the mean square.
     """
 
     epsilon = 1e-6
@@ -420,7 +413,6 @@ class RmsNorm(FusedLayer):
         return scaled.addcmul_(normalized, mean, value=-1).mul_(inverse), [weight_gradient]
 
     def numpy(self) -> NumpyFunction:
-        """Return `forward` in numpy, on a view of the parameter."""
         weight, epsilon = self.weight.detach().numpy(), self.epsilon
         return lambda x: x / np.sqrt(np.square(x).mean(-1, keepdims=True) + epsilon) * weight
 

@@ -60,13 +60,6 @@ class Policy(nn.Module):
         """Run `forward` on arrays, without gradient; in numpy if the network is on the CPU and has a numpy form.
 
         The first call chooses the way; the parameters must have been flattened by then.
-
-        Args:
-            obs: Observations {name: [n, ...]}.
-            memory: Memory [n, state_size].
-
-        Returns:
-            The statistics [n, S] of the policy and the next memory.
         """
         if self._act is None:
             on_cpu = next(self.parameters()).device.type == "cpu"

@@ -75,10 +75,6 @@ class Torso(nn.Module):
     `warmup_rows` rows before a sequence rebuild them. `precision` is the precision of `unroll`, which only learning
     calls: it augments the observations, `step`, `encode` and `numpy` do not.
 
-    Args:
-        blueprint: The factories of the parts.
-        obs_specs: Observations by name.
-
     Raises:
         ValueError: An observation has no encoder in the blueprint, or an augmentation has no observation.
         TypeError: A factory of the blueprint makes a value of the wrong type.

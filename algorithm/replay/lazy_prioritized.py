@@ -39,8 +39,6 @@ class LazyPrioritizedSampler(PrioritySampler):
     in order of age within their lane.
 
     Args:
-        sequences: The sequences to draw from.
-        priority_function: The priority of a sequence.
         uniform_fraction: Fraction of the sequences that is drawn uniformly.
         uses_recorded_errors: Whether new sequences are assigned at once, with the priority of their recorded TD errors,
             if these are finite.

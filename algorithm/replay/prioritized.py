@@ -95,12 +95,9 @@ class PrioritizedSampler(PrioritySampler):
     initially 1, or that of its recorded TD errors (Horgan et al. 2018, arXiv 1803.00933).
 
     Args:
-        sequences: The sequences to draw from.
-        priority_function: The priority of a sequence.
         alpha: Exponent of the priorities; 0: uniform.
         beta: Initial exponent of the weights.
         beta_increment_per_sampling: Increase of beta with each batch, up to 1.
-        uses_recorded_errors: Whether new sequences have the priority of their recorded TD errors, if these are finite.
     """
 
     BYTES_PER_START = 8 * BRANCHING / (BRANCHING - 1)

@@ -78,10 +78,6 @@ class Sequences:
     def compare_ranges(self, before: StartRange, now: StartRange) -> tuple[Starts, Starts, Starts]:
         """Return the starts that changed between two ranges, each kind sorted by lane and age.
 
-        Args:
-            before: The earlier range.
-            now: The current range.
-
         Returns:
             The starts that were overwritten; those that were broken, the newest of a lane whose next rows do not
             continue it; and the new starts with a valid row.

@@ -415,12 +415,6 @@ class SoftPolicy(SacPolicyLearner):
     ) -> tuple[dict[str, Tensor], Callable[[], dict[str, Tensor]]]:
         """Return the loss of each group, with the gradients of Eq. 7 of 1812.05905, and of its Eq. 17 with log alpha.
 
-        Args:
-            policy_output: The policy at T rows.
-            outputs: The pass through its network.
-            weights: Weights of the rows [T, B].
-            evaluate_actions: The critics' values of actions.
-
         Returns:
             The losses, of which only the gradients have a meaning, and a function that computes metrics [T, B].
         """

@@ -391,18 +391,8 @@ class ActionEvaluator:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the outputs of M critics in one pass on [(x, a); (x', a')], with the statistics of this batch.
 
-        So batch norms normalize both parts in the same way (Bhatt et al. 2024, arXiv 1902.05605).
-
-        Args:
-            critics: The critics.
-            rollout: See `evaluate_pairs`.
-            features: Features of these critics [T+1, B, F].
-            next_actions: See `evaluate_pairs`.
-            critic_indices: The M critics; None: all.
-            commits: Whether running statistics learn from the batch.
-
-        Returns:
-            See `evaluate_pairs`; all of the M critics.
+        So batch norms normalize both parts in the same way (Bhatt et al. 2024, arXiv 1902.05605). Arguments and results
+        are those of `evaluate_pairs`, for the M critics alone; running statistics learn from the batch if it `commits`.
         """
         # The successor of row t is row t+1: of the T+1 rows, the first T are x and the last T are x'. Critics of all
         # actions evaluate each row once; critics of given actions evaluate rows 1 to T-1 twice, as x with the taken
