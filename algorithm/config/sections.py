@@ -333,14 +333,8 @@ class Tune(Section, title="tune"):
 
 
 SECTIONS: Mapping[str, type[Section]] = {
-    "base_config": BaseConfig,
-    "cluster_config": ClusterConfig,
-    "tracker_config": TrackerConfig,
-    "replay_config": ReplayConfig,
-    "goal": Goal,
-    "tune": Tune,
-    "population_config": PopulationConfig,
-    "report_config": ReportConfig,
+    str(section.model_config["title"]): section
+    for section in (BaseConfig, ClusterConfig, TrackerConfig, ReplayConfig, Goal, Tune, PopulationConfig, ReportConfig)
 }
 
 

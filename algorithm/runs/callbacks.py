@@ -78,15 +78,12 @@ class Callback:
         That is four times a second, after each row of metrics, before the result of each evaluation, and once when
         the run ends.
         """
-        return None
 
     def on_evaluation(self, results: Mapping[str, EvaluationResult]) -> bool | None:
         """Receive the result of an evaluation, by role or team; `env_steps` of each is the time when it started."""
-        return None
 
     def on_checkpoint(self, checkpoint: Checkpoint) -> bool | None:
         """Receive a checkpoint that has been saved."""
-        return None
 
     def on_end(self, result: RunResult) -> None:
         """Receive the result of the run, also if an exception or a signal has ended it."""

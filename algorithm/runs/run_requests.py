@@ -127,21 +127,20 @@ def plan_runs(request: RunRequest, log: Log = print) -> list[tuple[str, Settings
     if not request.has_folder:
         _check_suggested_runs(request)  # before the environment is opened
         base = (base[0], _suggest_settings(request, base[1], log))
-    given = list(request.layers)
-    settings = resolve_effective(base, own, given)
-    for source, tree in given:
+    settings = resolve_effective(base, own, request.layers)
+    for source, tree in request.layers:
         if "tune" in tree:
             raise UserError(f"{source}: tune has no effect without the command tune")
         if settings.population.size is None and tree.get("population_config"):
             raise UserError(f"{source}: population_config has no effect without --population")
     name, run_names = _name_runs(request, settings.base.name)
-    shared = [base, *given]
+    shared = [base, *request.layers]
     if settings.tracker.group is None and (request.repeat is not None or settings.population.size is not None):
         shared.append(("the name of the runs", {"tracker_config": {"group": name}}))
     runs = []
     for k, run_name in enumerate(run_names):
         seed = ("--repeat", {"base_config": {"seed": settings.base.seed + k}})
-        runs.append((run_name, replace(resolve([*shared, seed]), command_line_layers=given)))
+        runs.append((run_name, replace(resolve([*shared, seed]), command_line_layers=request.layers)))
     return runs
 
 
@@ -281,9 +280,8 @@ def find_run(request: RunRequest, log: Log) -> tuple[RunFolder, Settings]:
     folder.make_env = request.make_env
     if request.use_env_nn:
         folder = RunFolder(folder.given_path, find_environment_folder(request.env))
-    given = list(request.layers)
-    settings = replace(folder.load_settings(*given), command_line_layers=given)
-    check_effects(settings, given)
+    settings = replace(folder.load_settings(*request.layers), command_line_layers=request.layers)
+    check_effects(settings, request.layers)
     source = find_folder(locate_environment(request.env)) if request.has_folder else None
     differing = []
     for path in sorted(folder.path.glob("*.py")):

@@ -121,7 +121,6 @@ class Tracker(ABC):
 
     def log_histograms(self, env_steps: int, values: Mapping[str, np.ndarray]) -> None:
         """Add histograms of arrays, by name. The default adds none, for a tracker that does not show histograms."""
-        return None
 
     @abstractmethod
     def finish(self, record: Mapping[str, Any] | None) -> None:

@@ -38,7 +38,6 @@ class DoctorCommand(Command):
     needs_folder = True
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments and options of the command to its parser."""
         add_environment(parser, "environment folder; without one, the machine is checked", required=False)
         add_options(parser, "config")
         add_setting_options(parser, "nn", "editor", "port")

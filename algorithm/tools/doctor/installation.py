@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from functools import cache, partial
 from importlib import import_module, metadata
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 from algorithm.config.registry import ADAPTERS, find_class
 from algorithm.errors import UserError
@@ -55,13 +54,10 @@ def read_setup() -> dict[str, Any]:
 
 def _run_setup_file() -> dict[str, Any]:
     """Return the arguments with which setup.py calls setuptools, which need not be installed."""
-    arguments: dict[str, Any] = {}
-    fakes: dict[str, Any] = {name: ModuleType(name) for name in SETUPTOOLS_MODULES}
-    fakes["setuptools"].setup, fakes["setuptools"].find_packages = arguments.update, lambda **_: []
-    fakes["setuptools.command.build_py"].build_py = object
+    fakes = {name: Mock(build_py=object) for name in SETUPTOOLS_MODULES}
     with patch.dict(sys.modules, fakes):
         runpy.run_path(str(SETUP_FILE))
-    return arguments
+    return fakes["setuptools"].setup.call_args.kwargs
 
 
 def _read_metadata() -> dict[str, Any]:

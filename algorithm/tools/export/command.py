@@ -14,7 +14,6 @@ class ExportCommand(Command):
     heavy_module = "algorithm.tools.export.export"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments and options of the command to its parser."""
         add_environment(parser, "environment of the run")
         add_options(parser, "name", "ckpt", "nn", "use_env_nn")
         parser.add_argument("--barracuda", **FLAG, help="export in ONNX opset 9, for packages 1.x and 2.x of ML-Agents")

@@ -20,16 +20,9 @@ from algorithm.specs import ACTION_MASK, ObsSpec, Role
 VERSION = 3.0  # the version of the names below: ModelApiVersion.MLAgents2_0
 BATCH = "batch"  # name of the first axis, which may have any length
 MASKS, MEMORY_IN, MEMORY_OUT = "action_masks", "recurrent_in", "recurrent_out"
-CONTINUOUS, CONTINUOUS_SIZE, CONTINUOUS_MODE = (
-    "continuous_actions",
-    "continuous_action_output_shape",
-    "deterministic_continuous_actions",
-)
-DISCRETE, DISCRETE_SIZES, DISCRETE_MODE = (
-    "discrete_actions",
-    "discrete_action_output_shape",
-    "deterministic_discrete_actions",
-)
+CONTINUOUS, DISCRETE = "continuous_actions", "discrete_actions"
+CONTINUOUS_SIZE, DISCRETE_SIZES = "continuous_action_output_shape", "discrete_action_output_shape"
+CONTINUOUS_MODE, DISCRETE_MODE = "deterministic_continuous_actions", "deterministic_discrete_actions"
 VERSION_NUMBER, MEMORY_SIZE = "version_number", "memory_size"
 OPSETS = range(9, 16)
 MAX_AXES = 8

@@ -14,7 +14,6 @@ class InitCommand(Command):
     help = "write a commented folder envs/GROUP/NAME for Gymnasium's NAME, or for any --set base_config.env_name=ID"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments and options of the command to its parser."""
         parser.add_argument("folder", metavar="GROUP/NAME", help="name of the new folder below envs/")
         add_options(parser, force="replace config.yaml and nn.py of a folder that exists")
         add_setting_options(parser)

@@ -15,7 +15,6 @@ class ImportCommand(Command):
     help = "write a folder envs/unity/NAME for each behavior of a trainer configuration of Unity ML-Agents"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments and options of the command to its parser."""
         parser.add_argument("file", metavar="CONFIG.yaml", type=Path, help="the trainer configuration")
         add_options(parser, force="replace config.yaml and nn.py of folders that exist")
 

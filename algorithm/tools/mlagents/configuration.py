@@ -68,10 +68,6 @@ def _convert_seed(seed: int, configuration: Configuration) -> int:
     return seed
 
 
-def _convert_restarts(count: int, configuration: Configuration) -> int | None:
-    return None if count < 0 else count
-
-
 def _convert_device(name: str, configuration: Configuration) -> str:
     try:
         return normalize_device(name)
@@ -95,7 +91,9 @@ class EnvSettings(Keys):
     num_areas: Count = lost("areas are not replicated; build a scene that contains them", (1,))
     timeout_wait: Number = to("base_config.unity_args.timeout_wait", engine_default=60)
     seed: Integer = to("base_config.seed", _convert_seed)
-    max_lifetime_restarts: Integer = to("base_config.max_env_restarts", _convert_restarts, engine_default=10)
+    max_lifetime_restarts: Integer = to(
+        "base_config.max_env_restarts", lambda count, _: None if count < 0 else count, engine_default=10
+    )
     restarts_rate_limit_n: Integer = lost("a player that failed starts again after 1, 2, 4 ... 60 seconds")
     restarts_rate_limit_period_s: Integer = lost("as for restarts_rate_limit_n")
 
@@ -150,10 +148,6 @@ def _convert_even_checkpoints(even: bool, configuration: Configuration) -> Any:
     return max(1, configuration.max_steps // (configuration.keep_checkpoints or 5)) if even else USE_DEFAULT
 
 
-def _is_on_policy(configuration: Configuration) -> bool:
-    return configuration.algorithm == "PPO"
-
-
 def _check_even(value: int) -> int:
     if value % 2:
         raise ValueError("it must be an even number above 0")
@@ -165,7 +159,10 @@ class Memory(Keys, extra="allow"):
 
     memory_size: Annotated[Count, AfterValidator(_check_even)] = 128
     sequence_length: Count = lost(
-        "gradients pass through the whole rollout, rollout_length steps", (), _is_on_policy, default=64
+        "gradients pass through the whole rollout, rollout_length steps",
+        (),
+        lambda configuration: configuration.algorithm == "PPO",
+        default=64,
     )
 
 
@@ -263,10 +260,6 @@ def _convert_start(steps: int, configuration: Configuration) -> int:
     return max(steps, configuration.hyperparameters.batch_size)
 
 
-def _convert_entropy(alpha: float, configuration: Configuration) -> float:
-    return round(math.log(alpha), 4)
-
-
 def _convert_ratio(steps: float, configuration: Configuration) -> float:
     """Return the updates per collected rollout that correspond to ML-Agents' steps per update.
 
@@ -323,7 +316,7 @@ class SacHyperparameters(Keys):
     reward_signal_steps_per_update: Number = lost("auxiliaries learn in every update of the agent")
     save_replay_buffer: bool = lost("a checkpoint always holds the replay", (True,))
     tau: Number = to("agent.tau")
-    init_entcoef: Positive = to("agent.init_log_alpha", _convert_entropy, default=1.0)
+    init_entcoef: Positive = to("agent.init_log_alpha", lambda alpha, _: round(math.log(alpha), 4), default=1.0)
 
 
 # Trainers.

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -157,12 +158,9 @@ def choose_folder_names(behaviors: Mapping[str, Any]) -> dict[str, str]:
     for behavior in behaviors:
         plain = re.sub(r"[^\w.-]", "_", behavior)[: MAX_NAME_LENGTH - 4].strip(".") or "_"
         plain = plain if is_file_name(plain) else f"_{plain}"
-        name, others = plain, {other.casefold() for other in names.values()}
-        count = 1
-        while name.casefold() in others:
-            count += 1
-            name = f"{plain}-{count}"
-        names[behavior] = name
+        others = {other.casefold() for other in names.values()}
+        numbered = (f"{plain}-{number}" for number in count(2))
+        names[behavior] = next(name for name in chain([plain], numbered) if name.casefold() not in others)
     return names
 
 
@@ -219,7 +217,7 @@ def read_configuration(file: str, behavior: str, layers: list[Layer]) -> Any:
     Raises:
         UserError: For an unknown trainer, and for keys, values and combinations that ML-Agents rejects.
     """
-    (_, run), (_, shared), (prefix, own) = layers
+    _, (_, shared), (_, own) = layers
     given = merge(shared, own)
     trainer, default = given.get("trainer_type", "ppo"), shared.get("trainer_type", "ppo")
     key = f"{find_source(layers, 'trainer_type')}trainer_type"

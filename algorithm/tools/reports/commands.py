@@ -17,7 +17,6 @@ class ListCommand(Command):
     help = "list all runs, or the runs of one environment, with their results"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments and options of the command to its parser."""
         add_environment(parser, "environment whose runs are listed; all runs by default", required=False)
 
     def run(self, options: argparse.Namespace, output: Output) -> None:
@@ -37,7 +36,6 @@ class ReportCommand(Command):
     help = "write report.html and the model card README.md into the folder of a run"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments and options of the command to its parser."""
         add_environment(parser, "environment of the run")
         add_options(parser, "name")
 
@@ -64,7 +62,6 @@ class CompareCommand(Command):
     help = "compare runs, grouped by their settings: curves, returns, goals, with intervals over seeds"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments and options of the command to its parser."""
         parser.add_argument(
             "runs",
             metavar="RUN_FOLDER",
@@ -91,7 +88,6 @@ class GalleryCommand(Command):
     help = "train every environment folder, or those of a group, and write a page with curves, videos and figures"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments and options of the command to its parser."""
         parser.add_argument("folder", metavar="FOLDER", type=Path, help="folder of the page")
         add_environment(parser, "environment folder, or group of them; all by default", required=False)
         parser.add_argument(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 from algorithm.program import get_command
@@ -37,7 +38,6 @@ class TuneCommand(Command):
     heavy_module = "algorithm.tools.tune.search"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments and options of the command to its parser."""
         add_environment(parser, "environment folder")
         parser.add_argument(
             "--trials",
@@ -70,12 +70,8 @@ class TuneCommand(Command):
 
         def train(folder: RunFolder, settings: Settings, callbacks: Sequence[Callback]) -> RunResult:
             """Train a run of a trial with a display; its lines of text are in its run folder."""
-            file = FaultTolerantStream((folder.path / "log.txt").open("a", encoding="utf-8"))
-            with closing(file):
-
-                def log(line: str) -> None:
-                    print(line, file=file, flush=True)
-
+            with closing(FaultTolerantStream((folder.path / "log.txt").open("a", encoding="utf-8"))) as file:
+                log = partial(print, file=file, flush=True)
                 with output.display_run(log) as display:
                     return run_training(options.env, folder, settings, request.variant, [display, *callbacks], log)
 
