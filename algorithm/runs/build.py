@@ -10,7 +10,7 @@ from time import process_time
 
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.checkpointing.checkpoint import Checkpoint, Stateful
-from algorithm.checkpointing.store import BestCheckpoint, CheckpointWriter
+from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore, CheckpointWriter
 from algorithm.config.loader import Settings, check_effects, find_failure, list_unknown_roles
 from algorithm.config.registry import find_class
 from algorithm.config.sections import count_evaluation_episodes
@@ -74,9 +74,7 @@ def train(
     prepare_videos(settings, environments, limits.evaluates)
     configure_torch()
     seeds.seed_process()
-    store = folder.checkpoints(base.keep_checkpoints)
-    checkpoint = store.latest(log)
-    store.prepare(checkpoint, log, not folder.has_teams)
+    store, checkpoint = _prepare_checkpoints(folder, base.keep_checkpoints, log)
     counters = checkpoint.counters if checkpoint else Counters()
     with ExitStack() as stack:
         parameters = EnvironmentParameters(settings.reset, lambda: counters.env_steps / (limits.max_step or inf))
@@ -147,6 +145,14 @@ def _make_limits(settings: Settings, pause_at: int | None) -> Limits:
         evaluation_episodes=count_evaluation_episodes(settings.goal),
         pause_at=pause_at,
     )
+
+
+def _prepare_checkpoints(folder: RunFolder, keep: int, log: Log) -> tuple[CheckpointStore, Checkpoint | None]:
+    """Return the checkpoints of a run, of which `keep` are kept, prepared for training; and the newest, if any."""
+    store = folder.checkpoints(keep)
+    checkpoint = store.latest(log)
+    store.prepare(checkpoint, log, not folder.has_teams)
+    return store, checkpoint
 
 
 def _build_components(fleet: Fleet, builder: ComponentsBuilder, timer: Timer) -> TrainingComponents:
