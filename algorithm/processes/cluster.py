@@ -32,7 +32,7 @@ from algorithm.processes.services import (
     Experience,
     RunTask,
     allow_read_only_arrays,
-    pack_all_weights,
+    pack_weights,
     start_service,
 )
 from algorithm.processes.supervisor import Supervisor, open_host
@@ -306,7 +306,9 @@ class ClusterFleet(Fleet):
 
     def publish(self) -> Any:
         """Publish the present weights. Return a reference, which can be an argument of calls."""
-        return self._actors.host.put(pack_all_weights(self.training.by_role))
+        by_role = self.training.by_role.items()
+        weights = {role: pack_weights(each.learner, each.scheduler.records_td_errors) for role, each in by_role}
+        return self._actors.host.put(weights)
 
 
 class RemoteEvaluations(Evaluations):

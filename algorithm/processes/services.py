@@ -146,14 +146,6 @@ def pack_weights(learner: Learner, with_targets: bool) -> dict[str, np.ndarray]:
     return {"counts": np.array([learner.updates, learner.rows_seen]), **arrays}
 
 
-def pack_all_weights(by_role: Mapping[str, AgentComponents]) -> Weights:
-    """Return the weights of all roles."""
-    return {
-        role: pack_weights(components.learner, components.scheduler.records_td_errors)
-        for role, components in by_role.items()
-    }
-
-
 class WeightReceiver(Learner):
     """A learner in another process, which receives its weights from the learner of the run, and never learns."""
 
