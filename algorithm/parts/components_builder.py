@@ -140,7 +140,7 @@ class ComponentsBuilder:
         settings, replay, agent = self._find_settings(name)[0], components.scheduler.replay, components.agent
         if replay:
             initial_lanes = replay.initial_lanes if replay.rows else role.lanes
-            n_records = _count_records(settings, components.learner)
+            n_records = components.learner.auxiliaries.n_records
             size = compute_agent_replay_size(settings.replay, agent, role, n_records, initial_lanes)
             prefix = f"agents{role_suffix(name)}: {components.role.lanes} -> {role.lanes}; "
             self.budget.reserve(name, size, replay.rows, prefix)
@@ -167,8 +167,8 @@ class ComponentsBuilder:
         self, name: str, settings: Settings, learner: Learner, role: Role, initial_lanes: int, rng: np.random.Generator
     ) -> Replay:
         """Return the replay of a role. Raises UserError if it does not fit into memory, or the agent's schedule."""
-        agent, schedule = learner.agent, learner.agent.schedule
-        size = compute_agent_replay_size(settings.replay, agent, role, _count_records(settings, learner), initial_lanes)
+        agent, schedule, n_records = learner.agent, learner.agent.schedule, learner.auxiliaries.n_records
+        size = compute_agent_replay_size(settings.replay, agent, role, n_records, initial_lanes)
         self.budget.reserve(name, size)
         check_batch(schedule, size)
         try:
@@ -189,11 +189,6 @@ class ComponentsBuilder:
             raise UserError(f"replay_config.{error}") from error
         check_learning_starts(settings, agent, role.lanes, initial_lanes)
         return replay
-
-
-def _count_records(settings: Settings, learner: Learner) -> int:
-    """Return the number of values that the replay stores with each row, of auxiliaries and for initial priorities."""
-    return learner.auxiliaries.n_records + (settings.replay.initial_priorities is not None)
 
 
 def _make_on_policy_scheduler(
@@ -309,7 +304,7 @@ def compute_agent_replay_size(
         agent.family.statistics_size,
         SAMPLERS[config.sampler].BYTES_PER_START,
         initial_lanes,
-        n_records,
+        n_records + (config.initial_priorities is not None),  # each row has the TD error of its initial priority
     )
 
 
