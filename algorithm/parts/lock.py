@@ -43,10 +43,8 @@ else:
             import fcntl
 
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # of a system without POSIX
-            _warn_without_locks()
-        except OSError as error:
-            if error.errno not in UNSUPPORTED_ERRORS:
+        except (ImportError, OSError) as error:  # the former on a system without POSIX
+            if isinstance(error, OSError) and error.errno not in UNSUPPORTED_ERRORS:
                 raise
             _warn_without_locks()
 
@@ -80,11 +78,7 @@ class FolderLock:
     """A lock that one process at a time holds on a folder, within a `with` block.
 
     The operating system releases it when the process ends. Entering the block raises UserError at once if another
-    process holds the lock.
-
-    Args:
-        folder: Folder to lock.
-        name: Name of the folder in messages.
+    process holds the lock, with the `name` of the folder.
     """
 
     def __init__(self, folder: Path, name: str):
@@ -146,9 +140,6 @@ def make_temporary_folder(prefix: str) -> Path:
 
     A process that is killed cannot remove its folder. Therefore each process first removes the folders of killed ones
     of its user on its machine, whose locks are free.
-
-    Args:
-        prefix: start of the name of such folders.
     """
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         with suppress(UserError, OSError):  # another process holds the lock, or may remove the folder
