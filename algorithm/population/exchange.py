@@ -34,13 +34,9 @@ Log = Callable[[str], None]
 def plan_copies(
     spaces: SettingSpaces, config: PopulationConfig, rows: Sequence[LineageRow], rng: np.random.Generator
 ) -> PopulationState:
-    """Plan population-based training: the worst members copy one of the best, and perturb its settings.
+    """Plan population-based training, from the rows of all members in their order.
 
-    Args:
-        spaces: the settings that differ between members.
-        config: the settings of the population.
-        rows: the rows of all members in the interval that has ended, in their order.
-        rng: the generator.
+    The worst members copy one of the best, and perturb its settings.
     """
     members, returns = [], [row.mean_return for row in rows]
     for member, parent in enumerate(choose_parents(returns, config.exchange_fraction, rng)):
@@ -55,12 +51,8 @@ class DrawWeights:
     """The cross-entropy method: the weights of all members are drawn from a distribution over those of the elites.
 
     It is the evolver of Advanced-Soft-Actor-Critic, with these changes: only members with enough evaluations are
-    elites, there are at least two of them, and a failed evaluation counts as none.
-
-    Args:
-        spaces: the settings that differ between members.
-        config: the settings of the population.
-        state: `PopulationState.exchange` of a population that continues; empty for a new one.
+    elites, there are at least two of them, and a failed evaluation counts as none. `state` is the
+    `PopulationState.exchange` of a population that continues, and empty for a new one.
     """
 
     def __init__(self, spaces: SettingSpaces, config: PopulationConfig, state: Mapping[str, Any]):
@@ -152,10 +144,7 @@ def choose_parents(returns: Sequence[Return], fraction: float, rng: np.random.Ge
 def select_elites(returns: Sequence[Sequence[float]], fraction: float, min_length: int) -> list[int]:
     """Return the elites, from best to worst: the best `fraction` of the members by mean return, at least two.
 
-    Args:
-        returns: returns of each member since the last step.
-        fraction: fraction of all members.
-        min_length: returns that a member needs to be an elite.
+    `returns` are those of each member since the last step, of which an elite has at least `min_length`.
     """
     means = [float(np.mean(each)) if len(each) >= min_length else None for each in returns]
     ranked = [member for member in rank_members(means) if means[member] is not None]
@@ -165,16 +154,8 @@ def select_elites(returns: Sequence[Sequence[float]], fraction: float, min_lengt
 def transfer_checkpoints(folder: PopulationFolder, base: BaseConfig, log: Log, state: PopulationState) -> None:
     """Copy the newest checkpoint of its parent to each member that has another one, and draw weights if planned.
 
-    An exchange that was interrupted can be repeated: it changes the checkpoints in the same way.
-
-    Args:
-        folder: the folder of the population.
-        base: seed of the draws, and the number of newest checkpoints that each member keeps.
-        log: receives lines for the user.
-        state: the plan of the interval that follows.
-
-    Raises:
-        CheckpointError: a checkpoint is missing or damaged.
+    `state` is the plan of the interval that follows. An exchange that was interrupted can be repeated: it changes the
+    checkpoints in the same way. Raises CheckpointError if a checkpoint is missing or damaged.
     """
 
     def find_newest(number: int) -> Checkpoint:

@@ -61,12 +61,7 @@ class MemberMessage:
 
 
 class MemberService:
-    """A process of the machine with the run folders, which trains one member after another.
-
-    Args:
-        members: the members.
-        numbers: the numbers of the service, which are not used.
-    """
+    """A process of the machine with the run folders, which trains one member after another."""
 
     def __init__(self, members: Members, *numbers: int):
         self.members = members
@@ -98,10 +93,6 @@ class RemoteMemberService:
 
     A member trains in a `MemberService` of this machine, as on the machine of the population: it receives SIGTERM, and
     saves a checkpoint when it is stopped. It ends with this process.
-
-    Args:
-        members: the members, with the run folders of the main process.
-        numbers: the numbers of the service, which are not used.
     """
 
     def __init__(self, members: Members, *numbers: int):
@@ -162,13 +153,7 @@ class RemoteMemberService:
 def read_member(folder: RunFolder, keep: int, log: Callable[[str], None]) -> MemberMessage:
     """Return the files from which a member continues on another machine: its newest checkpoint, the best, and the rest.
 
-    Args:
-        folder: the run folder.
-        keep: the number of checkpoints that the run keeps.
-        log: receives a line for each damaged checkpoint.
-
-    Raises:
-        CheckpointError: no checkpoint can be read.
+    `log` receives a line for each damaged checkpoint. Raises CheckpointError if no checkpoint can be read.
     """
     store = folder.checkpoints(keep)
     newest, best = store.latest(log), None
@@ -179,14 +164,9 @@ def read_member(folder: RunFolder, keep: int, log: Callable[[str], None]) -> Mem
 
 
 def write_member(folder: RunFolder, files: MemberMessage, keep: int) -> None:
-    """Write files into a run folder.
+    """Write files into a run folder, which keeps `keep` checkpoints, and all of `files`.
 
     Checkpoints are written first: after an interruption the folder is as if the run had been killed.
-
-    Args:
-        folder: the run folder.
-        files: the files.
-        keep: the number of checkpoints that the folder keeps; all of `files` are kept.
 
     Raises:
         CheckpointError: a file was damaged on its way.
@@ -209,14 +189,10 @@ def write_member(folder: RunFolder, files: MemberMessage, keep: int) -> None:
 
 
 def take_changes(folder: RunFolder, sent: Stamps, needs_checkpoint: bool = False) -> MemberMessage:
-    """Return the files of a run folder that have changed, without code.
+    """Return the files of a run folder that have changed, without code; if `needs_checkpoint`, only with a checkpoint.
 
-    The run may write at the same time. A checkpoint that is removed meanwhile is left out.
-
-    Args:
-        folder: the run folder.
-        sent: the stamps of the files when they were last sent, which are updated.
-        needs_checkpoint: whether nothing is returned while there is no new checkpoint.
+    The run may write at the same time. A checkpoint that is removed meanwhile is left out. `sent` are the stamps of the
+    files when they were last sent, which are updated.
     """
     stamps = list_stamps(folder)
     changed = [name for name, stamp in stamps.items() if sent.get(name) != stamp]
@@ -259,34 +235,19 @@ def _pack(folder: RunFolder, names: Iterable[str | int]) -> MemberMessage:
 
 @dataclass(kw_only=True)
 class _Work:
-    """A task of a service.
-
-    Attributes:
-        task: the task.
-        deadline: the time at which it has to end.
-        lock: holds the lock of the run folder, if the service is on another machine.
-        is_stopping: whether the service was requested to stop.
-    """
+    """A task of a service."""
 
     task: LineageRow
-    deadline: float
-    lock: ExitStack = field(default_factory=ExitStack)
-    is_stopping: bool = False
+    deadline: float  # time at which it has to end
+    lock: ExitStack = field(default_factory=ExitStack)  # holds that of the run folder, for a service elsewhere
+    is_stopping: bool = False  # whether the service was requested to stop
 
 
 class MemberFleet:
     """The services of a host that train the members of a population.
 
     Services on other machines have no access to the run folders: they receive the files that a member needs, and send
-    its new checkpoints and all other changes.
-
-    Args:
-        members: the members.
-        settings: the settings of the population.
-        log: receives lines for the user.
-
-    Raises:
-        UserError: Ray is not installed, or there is no cluster.
+    its new checkpoints and all other changes. Raises UserError if Ray is not installed, or there is no cluster.
     """
 
     def __init__(self, members: Members, settings: Settings, log: Callable[[str], None]):

@@ -84,12 +84,7 @@ class LineageRow:
 
 
 class PopulationFolder:
-    """The folder runs/<environment>/<name>/ of a population.
-
-    Args:
-        path: the folder.
-        size: the number of members; the run folder of member k is <name>-<k>, next to it.
-    """
+    """The folder runs/<environment>/<name>/ of `size` members; the run folder of member k is <name>-<k>, next to it."""
 
     def __init__(self, path: Path, size: int):
         self.path, self.size = path, size
@@ -138,12 +133,7 @@ def find_best(rows: Sequence[LineageRow]) -> LineageRow | None:
 
 
 class MemberFailed(Exception):
-    """A member could not be trained until the end of an interval.
-
-    Args:
-        message: what happened, in one line.
-        is_final: whether another attempt would fail in the same way.
-    """
+    """A member could not be trained until the end of an interval; if `is_final`, another attempt would fail, too."""
 
     def __init__(self, message: str, is_final: bool = False):
         super().__init__(message)
@@ -155,15 +145,10 @@ class Members:
     """The members of a population, for any process that trains one.
 
     Everything that an interval needs is in the run folder of the member, so that any process can train any member.
-
-    Attributes:
-        folders: run folder of each member.
-        tree: settings of the population.
-        train: trains in a run folder.
     """
 
-    folders: tuple[Path, ...]
-    tree: Tree
+    folders: tuple[Path, ...]  # the run folder of each member
+    tree: Tree  # the settings of the population
     train: RunTraining
 
     def run_task(self, task: LineageRow) -> LineageRow:
@@ -193,12 +178,8 @@ class Members:
 def make_member_tree(tree: Tree, member: int, values: Mapping[str, Any]) -> Tree:
     """Return the settings of a member, which is a separate run whose seed follows from its number.
 
-    On a cluster, the members have no rollout actors: each one trains as in one process.
-
-    Args:
-        tree: settings of the population.
-        member: number of the member, from 1.
-        values: values of the settings that differ between members, by path.
+    `values` are the settings that differ between members, by path. On a cluster, the members have no rollout actors:
+    each one trains as in one process.
     """
     own = merge(tree, {"base_config": {"seed": tree["base_config"]["seed"] + member - 1}})
     own |= {section: load_defaults()[section] for section in ("population_config", "cluster_config")}

@@ -115,14 +115,8 @@ class Population:
     """A population, which alternates between training and exchanges until its members end.
 
     All members train for the same interval before any is compared. So the result does not depend on the speed of
-    processes, and a population that was interrupted continues with the exchanges of one that was not.
-
-    Args:
-        folder: the folder of the population.
-        settings: its settings.
-        plan: plans the next interval.
-        train: trains members, as `MemberFleet.train`.
-        log: receives lines for the user.
+    processes, and a population that was interrupted continues with the exchanges of one that was not. `train` trains
+    members, as `MemberFleet.train`.
     """
 
     def __init__(
@@ -252,16 +246,9 @@ def describe_exchange(rows: Sequence[LineageRow], plans: Sequence[MemberPlan]) -
 def train_population(
     folder: PopulationFolder, settings: Settings, train: RunTraining, log: Log
 ) -> Sequence[LineageRow]:
-    """Train a population until it ends, from what is in its folder, which the caller has locked.
+    """Train a population until it ends, from what is in its folder, which the caller has locked. Return the lineage.
 
-    Args:
-        folder: the folder.
-        settings: the settings of the population.
-        train: trains in a run folder; `algorithm.api.run_training` of its environment.
-        log: receives lines for the user.
-
-    Returns:
-        The rows of the lineage.
+    `train` trains in a run folder; it is `algorithm.api.run_training` of its environment.
 
     Raises:
         MemberFailed: all members have failed in an interval.

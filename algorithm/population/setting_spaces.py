@@ -53,9 +53,7 @@ class SettingSpace:
     def sample(self, rng: np.random.Generator, counts: Sequence[int] | None = None) -> Any:
         """Return a random value.
 
-        Args:
-            rng: the generator.
-            counts: parameters of the Dirichlet distribution of the probabilities of `choices`; None: all 1.
+        `counts` are the parameters of the Dirichlet distribution of the probabilities of `choices`; None: all 1.
         """
         if self.choices is not None:
             probabilities = rng.dirichlet(counts or [1] * len(self.choices))
@@ -95,24 +93,16 @@ class SettingSpaces:
     accepts: Callable[[str, Any], bool] = lambda path, value: True
 
     def sample(self, rng: np.random.Generator, counts: Mapping[str, Sequence[int]] | None = None) -> dict[str, Any]:
-        """Return a random value of each setting; the default where the setting cannot have the value.
-
-        Args:
-            rng: the generator.
-            counts: counts of the choices by path, as in `SettingSpace.sample`.
-        """
+        """Return a random value of each setting; the default where the setting cannot have the value."""
         return {path: self._sample_one(path, rng, (counts or {}).get(path)) for path in self.by_path}
 
     def perturb(
         self, settings: Mapping[str, Any], config: PopulationConfig, rng: np.random.Generator
     ) -> dict[str, Any]:
-        """Return the settings of a member that has copied another one: each is perturbed or, at times, sampled again.
+        """Return the settings of a member that has copied another one, with `settings`.
 
-        Args:
-            settings: the settings of the member that was copied; a setting that cannot have the new value keeps these.
-            config: the settings of the population: a number is multiplied by one of `perturb_factors`; a setting with a
-                distribution is sampled again instead with `resample_probability`.
-            rng: the generator.
+        Each is perturbed by `perturb_factors`, unless it cannot have the new value. A setting with a distribution is
+        sampled again instead with `resample_probability`.
         """
         changed = {}
         for path, space in self.by_path.items():
