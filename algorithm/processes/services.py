@@ -45,7 +45,6 @@ class RunTask:
     """The data from which a service of a run starts on any machine.
 
     Attributes:
-        settings: settings of the run.
         paths: the run folder and the folder of the network's file, on the machine of the main process.
         code: the files with code in the run folder.
         make_env: `RunFolder.make_env`, pickled.
@@ -183,12 +182,10 @@ class Experience:
         version: version of the weights that acted, the number of times that the learner had learned.
         rollouts: rollouts that were completed, with their roles; lanes are those of the actor.
         env_steps: executed decisions since the last request.
-        episodes: episodes that ended.
         active_lanes: {role: [lanes] bool}, the lanes that had a row in this iteration.
         waiting_seconds: seconds between the end of the last request and this one.
         seconds: seconds in which it was collected.
         cpu_seconds: CPU seconds of the actor and its child processes since the last request.
-        statistics: metrics that the simulator has reported.
     """
 
     version: int

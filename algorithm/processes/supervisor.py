@@ -42,10 +42,8 @@ class Supervised:
     """A service, whose process may be replaced.
 
     Attributes:
-        index: its number.
         replacements: the number of its processes that ended before the present one.
         is_open: whether the process has replied to the call of `open`, the first call of every process.
-        handle: the handle of the present process.
         since: time of its start, of its last reply, or of the call after it.
         calls: the tickets of its calls without a reply, oldest first, and their time limits in seconds.
         has_result: whether the process has had a result, which its user declares.
@@ -67,7 +65,6 @@ class Supervisor:
     """A supervisor of services of one kind.
 
     Attributes:
-        host: the system that runs them.
         spec: their kind, made from the number of the service and the number of its replacements.
         name: returns the name of a service in messages, given its number.
         time_limit: the setting with the time limit of calls, for messages.

@@ -197,19 +197,12 @@ class SharedLearner(Learner):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a worker has collected and learned since its last report.
+    """What a worker has collected and learned since its last report."""
 
-    Attributes:
-        episodes: episodes that ended.
-        active_lanes: {role: [lanes] bool}, the lanes that had a row in this iteration.
-        samples: {role: metrics of the sampled updates}.
-        seconds: seconds of each phase.
-    """
-
-    episodes: Sequence[Episode]
-    active_lanes: Mapping[str, np.ndarray]
-    samples: Mapping[str, Sequence[Mapping[str, float]]]
-    seconds: Mapping[str, float]
+    episodes: Sequence[Episode]  # that ended
+    active_lanes: Mapping[str, np.ndarray]  # {role: [lanes] bool}, the lanes that had a row in this iteration
+    samples: Mapping[str, Sequence[Mapping[str, float]]]  # by role: the metrics of the sampled updates
+    seconds: Mapping[str, float]  # of each phase
 
 
 class WorkerService(Service):

@@ -61,7 +61,6 @@ class ReplayScheduler(BatchScheduler):
     """A scheduler that stores each rollout in a replay, and yields it and replayed batches, by an agent's schedule.
 
     Attributes:
-        schedule: the schedule of the agent.
         record_td_errors: adds TD errors to a collected rollout without them; None if the replay does not store them.
         remainder: the fraction of a batch that was left over (count distribution `fixed`).
     """
@@ -126,11 +125,6 @@ class OnPolicyScheduler(BatchScheduler):
 
     A minibatch consists of whole columns if the network has a memory, and otherwise of single rows. Each epoch shuffles
     them again (Schulman et al. 2017, Algorithm 1).
-
-    Attributes:
-        schedule: the schedule of the agent.
-        prepare: prepares a rollout for its epochs.
-        has_memory: whether the network has a memory.
     """
 
     replay = None

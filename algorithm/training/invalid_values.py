@@ -20,21 +20,13 @@ LANE_ARRAYS = ("returns", "lengths", "discarded", "lost", "lost_ticks")
 
 @dataclass(frozen=True, kw_only=True)
 class Episode:
-    """A finished episode.
-
-    Attributes:
-        role: the role.
-        lane: the lane in which it was played.
-        episode_return: the undiscounted sum of its raw rewards.
-        length: the number of its executed decisions.
-        team: the team of the lane, if several teams share the agent of the role.
-    """
+    """A finished episode."""
 
     role: str
     lane: int
-    episode_return: float
-    length: int
-    team: str | None = None
+    episode_return: float  # the undiscounted sum of its raw rewards
+    length: int  # the number of its executed decisions
+    team: str | None = None  # of the lane, if several teams share the agent of the role
 
 
 def get_lane_index(step: Step, lanes: int) -> np.ndarray | slice:
@@ -51,12 +43,7 @@ class RunningEpisodes:
 
     A lane is lost from a row with such an observation or reward, or with a mask that allows no action of a branch,
     until its next `first`. Its episode is truncated before that row, as if the final observation were unknown, and is
-    discarded: it is not finished.
-
-    Args:
-        role: the name of the role, for messages.
-        lanes: the number of lanes.
-        branches: the number of actions of each discrete branch.
+    discarded: it is not finished. Each of the discrete `branches` has this number of actions.
 
     Attributes:
         returns: [lanes], the raw return of the running episode of each lane.

@@ -32,11 +32,7 @@ class Learner:
     one to the other, so that it can be summed over several learners in between.
 
     Args:
-        agent: the agent.
-        role: its role.
-        auxiliaries: {name: auxiliary}.
         max_step: the value of `rows_seen` at which linear learning rates are 0; None for constant ones.
-        placement: the devices, and the precision.
         place: returns the shared tensor in place of one that other processes share: of the parameters, the running
             statistics, the moments of the optimizers, and the counters. By default nothing is shared.
     """
