@@ -31,12 +31,12 @@ def _measure_running() -> float:
     except (AttributeError, ChildProcessError):  # no children; reading all processes takes milliseconds
         return 0.0
     children: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by parent: processes and their clock ticks
-    for file in Path("/proc").glob("[0-9]*/stat"):
+    for process_folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
             # After its name, which may contain anything: state, parent, ..., and from 11 on the ticks in user and
             # system mode, of the process and of its children that have ended.
-            fields = file.read_bytes().rpartition(b")")[2].split()
-            children[int(fields[1])].append((int(file.parent.name), sum(map(int, fields[11:15]))))
+            fields = (process_folder / "stat").read_bytes().rpartition(b")")[2].split()
+            children[int(fields[1])].append((int(process_folder.name), sum(map(int, fields[11:15]))))
     total, parents = 0, [os.getpid()]
     while parents:
         for process, ticks in children.get(parents.pop(), ()):

@@ -1,5 +1,6 @@
 """The seconds of the phases of a run, and the CPU seconds of its processes."""
 
+import os
 import subprocess
 import sys
 import time
@@ -104,6 +105,18 @@ def test_running_child_processes_and_their_children_count():
     process.communicate()
     assert running >= 0.6 - TICK
     assert measure_cpu_seconds() - before >= running - TICK
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has /proc")
+def test_a_process_that_ends_while_they_are_listed_does_not_count(monkeypatch):
+    def stat(path, *, stat=os.stat, **options):
+        if Path(path).name == "stat":
+            raise ProcessLookupError
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", stat)
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE):
+        assert measure_cpu_seconds() > 0
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not count them")
