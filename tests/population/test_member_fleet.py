@@ -23,14 +23,7 @@ from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
 from algorithm.population import member_fleet
-from algorithm.population.member_fleet import (
-    MemberFleet,
-    MemberMessage,
-    list_stamps,
-    read_member,
-    take_changes,
-    write_member,
-)
+from algorithm.population.member_fleet import MemberMessage, read_member, take_changes, write_member
 from algorithm.population.members import MemberFailed
 from algorithm.processes.host import ServiceLost
 from tests.population import members
@@ -74,7 +67,7 @@ def make_fleet(hosts, monkeypatch):
             host.lost, host.silent = set(lost), {*silent, *((index, 0, 0) for index in range(count, 4))}
             hosts.append(host)
             monkeypatch.setattr(member_fleet, "open_host", lambda *_: host)
-            fleet = MemberFleet(members, settings, log)
+            fleet = member_fleet.MemberFleet(members, settings, log)
             fleet.count, fleet.reply_timeout, fleet.start_timeout = 4, timeout, start_timeout
             return fleet
 
@@ -222,7 +215,7 @@ def fleet(prepared_workers):
     """Return a fleet of a process that hangs."""
     members = SimpleNamespace(run_task=hang, folders=[Path("member")])
     settings = resolve([("test", {"population_config": {"timeout": 0.5, "processes": 1}})])
-    with closing(MemberFleet(members, settings, print)) as fleet:
+    with closing(member_fleet.MemberFleet(members, settings, print)) as fleet:
         yield fleet
 
 
@@ -353,7 +346,7 @@ def test_a_file_outside_of_the_folder_is_an_error(name):
 
 
 def test_changes_are_sent_once_and_without_code(source):
-    sent = list_stamps(source)
+    sent = member_fleet.list_stamps(source)
     (source.path / "metrics.csv").write_text("env_steps\n400\n")
     assert take_changes(source, sent, needs_checkpoint=True) == MemberMessage()
     save(source, 400)
@@ -366,7 +359,7 @@ def test_changes_are_sent_once_and_without_code(source):
 
 def test_a_checkpoint_that_is_complete_while_files_are_listed_is_no_error(source, monkeypatch):
     """Its folder gets another name then."""
-    sent, scandir = list_stamps(source), os.scandir
+    sent, scandir = member_fleet.list_stamps(source), os.scandir
 
     def remove_and_scan(path):
         if "saving" in Path(path).parts:
@@ -380,7 +373,7 @@ def test_a_checkpoint_that_is_complete_while_files_are_listed_is_no_error(source
 
 
 def test_a_checkpoint_that_replaces_one_of_the_same_name_is_a_change(source):
-    sent = list_stamps(source)
+    sent = member_fleet.list_stamps(source)
     save(source, 300, **{"counters.json": b"{ }"})
     ((env_steps, packed),) = take_changes(source, sent).checkpoints.items()
     assert env_steps == 300 and packed["counters.json"].content.tobytes() == b"{ }"
@@ -389,7 +382,7 @@ def test_a_checkpoint_that_replaces_one_of_the_same_name_is_a_change(source):
 def test_the_receiver_keeps_as_many_checkpoints_as_the_run(source):
     target = make_folder("target")
     write_member(target, read_member(source, 2, print), keep=2)
-    sent = list_stamps(source)
+    sent = member_fleet.list_stamps(source)
     for env_steps in (400, 500):
         save(source, env_steps)
         write_member(target, take_changes(source, sent), keep=2)
@@ -401,7 +394,7 @@ def test_the_best_of_several_checkpoints_is_kept(source):
     """The record of the best checkpoint is written after the checkpoints, all of which may be newer than it states."""
     target = make_folder("target")
     write_member(target, read_member(source, 1, print), keep=1)
-    sent = list_stamps(source)
+    sent = member_fleet.list_stamps(source)
     for env_steps in (400, 500):
         save(source, env_steps)
     store = source.checkpoints(keep=5)

@@ -22,13 +22,7 @@ from algorithm.returns.distributional_retrace import (
     recursive_distributional_retrace,
 )
 from tests.builders import random_estimator_inputs
-from tests.oracles import (
-    close,
-    compute_hats,
-    distributional_retrace_by_definition,
-    retrace_by_definition,
-    tensor,
-)
+from tests.oracles import close, compute_hats, distributional_retrace_by_definition, retrace_by_definition, tensor
 
 GAMMA = 0.9
 SUPPORT = Support(v_min=-3.0, v_max=3.0, n_atoms=7)
