@@ -208,9 +208,7 @@ def test_the_trust_region_of_acer_limits_the_sum_of_all_advantages():
     with torch.no_grad():  # all values are 0, so that advantages are linear in rewards
         head.weight[ACTIONS:], head.bias[ACTIONS:] = 0, 0
     split = replace(
-        rollout,
-        reward=rollout.reward / 2,
-        bonuses={"episodic": rollout.reward / 8, "novelty": 3 * rollout.reward / 8},
+        rollout, reward=rollout.reward / 2, bonuses={"episodic": rollout.reward / 8, "novelty": 3 * rollout.reward / 8}
     )
     whole = replace(rollout, bonuses={name: torch.zeros_like(rollout.reward) for name in STREAMS})
     reports = [agent.loss(each) for each in (split, whole)]

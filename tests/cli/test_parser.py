@@ -276,10 +276,7 @@ def test_version_prints_the_version_of_the_package(capsys):
 
 def test_ray_selects_the_runtime_and_the_cluster():
     *_, layer = collect_layers(parse_arguments(["gym/cartpole", "--ray", "10.0.0.1:6379"])[1])
-    expected = {
-        "base_config": {"runtime": "CLUSTER"},
-        "cluster_config": {"address": "10.0.0.1:6379", "host": "ray"},
-    }
+    expected = {"base_config": {"runtime": "CLUSTER"}, "cluster_config": {"address": "10.0.0.1:6379", "host": "ray"}}
     assert layer == ("--ray", expected)
 
 

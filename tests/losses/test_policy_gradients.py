@@ -111,11 +111,7 @@ def test_the_clipped_weight_is_the_gradient_of_the_clipped_objective(clip):
 
 
 MAX_ACTIONS = 6
-BETAS = {
-    "one": torch.ones_like,
-    "inverse": lambda mu: 1 / mu,
-    "truncated": lambda mu: (1 / mu).clamp(max=3),
-}
+BETAS = {"one": torch.ones_like, "inverse": lambda mu: 1 / mu, "truncated": lambda mu: (1 / mu).clamp(max=3)}
 
 
 def estimate(q, return_taken, action, beta):

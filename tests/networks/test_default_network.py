@@ -38,8 +38,7 @@ def test_the_file_makes_the_default_network(obs, action):
 
 
 @pytest.mark.parametrize(
-    ("side", "kind"),
-    [(3, "Vector"), (7, "Vector"), (8, "Conv"), (35, "Conv"), (36, "NatureCnn"), (84, "NatureCnn")],
+    ("side", "kind"), [(3, "Vector"), (7, "Vector"), (8, "Conv"), (35, "Conv"), (36, "NatureCnn"), (84, "NatureCnn")]
 )
 def test_images_are_encoded_by_their_size(side, kind):
     spec = ObsSpec((3, side, side + 7), "uint8", high=255)

@@ -35,12 +35,7 @@ def gradient(placement: Placement, blueprint: Blueprint, burn_in: int, make_agen
     return learner.parameters.gradient
 
 
-MEMORIES = {
-    "sum": RunningSum,
-    "gru": Gru(16),
-    "lstm": Lstm(16),
-    "attention": Attention(16, heads=2, window=4),
-}
+MEMORIES = {"sum": RunningSum, "gru": Gru(16), "lstm": Lstm(16), "attention": Attention(16, heads=2, window=4)}
 
 
 SCALAR_REACTOR = partial(make_reactor, critic="scalar", loo_beta="one")

@@ -24,9 +24,7 @@ def count_nodes(network) -> int:
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
 @pytest.mark.parametrize(
-    "blueprint",
-    [Blueprint(body=Mlp(16, 8)), Blueprint(body=Mlp(16), memory=Gru(8))],
-    ids=["body", "memory"],
+    "blueprint", [Blueprint(body=Mlp(16, 8)), Blueprint(body=Mlp(16), memory=Gru(8))], ids=["body", "memory"]
 )
 def test_every_parameter_is_in_one_part(make, blueprint):
     agent = make(ROLE, blueprint)

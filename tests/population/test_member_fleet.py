@@ -161,8 +161,7 @@ def test_files_that_are_not_accepted_are_requested_again(make_fleet, hosts, chan
 def test_actors_that_cannot_start_end_the_population(make_fleet, hosts):
     lost = [(index, replacements, 0) for index in range(4) for replacements in range(9)]
     with pytest.raises(
-        MemberFailed,
-        match=r"cannot be trained: process 0 of the members ended \(killed\) before its first",
+        MemberFailed, match=r"cannot be trained: process 0 of the members ended \(killed\) before its first"
     ):
         train_new("there", make_fleet=make_fleet(lost=lost))
     assert hosts[0].is_closed

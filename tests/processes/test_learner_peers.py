@@ -28,11 +28,7 @@ pytestmark = pytest.mark.timeout(120)
 def pack_learner(learner) -> np.ndarray:
     """Return all tensors that several learners share, as bytes."""
     moments = [optimizer.moments.numpy() for optimizer in learner.optimizers]
-    arrays = [
-        *pack_weights(learner, with_targets=True).values(),
-        learner._counts,
-        *moments,
-    ]
+    arrays = [*pack_weights(learner, with_targets=True).values(), learner._counts, *moments]
     return np.concatenate([array.ravel().view(np.uint8) for array in arrays])
 
 

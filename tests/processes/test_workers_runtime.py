@@ -352,8 +352,7 @@ def test_a_local_run_continues_with_one_worker_and_back(tmp_path):
     changing = copy_shortened(straight, "changing", 2)
     for runtime, max_step in (("WORKERS", 150), ("LOCAL", 230)):
         settings = merge(
-            changing.load_settings().tree,
-            {"base_config": {"runtime": runtime, "n_workers": 1, "max_step": max_step}},
+            changing.load_settings().tree, {"base_config": {"runtime": runtime, "n_workers": 1, "max_step": max_step}}
         )
         changing.record_settings(settings, 0)
         train_run(changing)

@@ -82,10 +82,7 @@ def sum_by_definition(lane, bonus, v, rho, trace, trace_lambda):
             corrections[i] += factor * rho[steps[k]] * errors[k]
             factor *= GAMMA * trace_lambda * trace[steps[k]]
     return {
-        t: (
-            values[k] + corrections[k],
-            bonus[t] + GAMMA * (values[k + 1] + trace_lambda * corrections[k + 1]),
-        )
+        t: (values[k] + corrections[k], bonus[t] + GAMMA * (values[k + 1] + trace_lambda * corrections[k + 1]))
         for k, t in enumerate(steps)
     }
 

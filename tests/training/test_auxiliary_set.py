@@ -18,25 +18,25 @@ from algorithm.networks import Blueprint, FrameStack, Gru, Mlp, TargetNetwork, V
 from algorithm.replay.ring import Ring
 from algorithm.returns import RewardStream
 from algorithm.training.learner import Learner
-from tests import builders
+from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_role, make_sac, random_rollout_of, update
 
 LANES, ROWS, WEIGHT = 4, 6, 0.5
 STREAM = RewardStream(gamma=0.9, weight=2.0, crosses_episodes=True)
 MAKERS = {
-    "acer": builders.make_acer,
-    "acer with state values": partial(builders.make_acer, critic="state_value", estimator="vtrace"),
-    "sac": builders.make_sac,
-    "a2c": builders.make_a2c,
-    "ppo": builders.make_ppo,
-    "reactor": builders.make_reactor,
+    "acer": make_acer,
+    "acer with state values": partial(make_acer, critic="state_value", estimator="vtrace"),
+    "sac": make_sac,
+    "a2c": make_a2c,
+    "ppo": make_ppo,
+    "reactor": make_reactor,
 }
 
 
 WITH_STREAM = {"streams": {"sum": STREAM}}
 STREAM_MAKERS = {
-    "acer with a stream": partial(builders.make_acer, critic="state_value", estimator="vtrace", **WITH_STREAM),
-    "a2c with a stream": partial(builders.make_a2c, **WITH_STREAM),
-    "ppo with a stream": partial(builders.make_ppo, **WITH_STREAM),
+    "acer with a stream": partial(make_acer, critic="state_value", estimator="vtrace", **WITH_STREAM),
+    "a2c with a stream": partial(make_a2c, **WITH_STREAM),
+    "ppo with a stream": partial(make_ppo, **WITH_STREAM),
 }
 
 
@@ -96,8 +96,8 @@ class Silent(Sum):
         return None
 
 
-def make_learner(make=builders.make_acer, auxiliaries=None, blueprint=None, lanes=LANES):
-    role = builders.make_role(lanes)
+def make_learner(make=make_acer, auxiliaries=None, blueprint=None, lanes=LANES):
+    role = make_role(lanes)
     agent = make(role, blueprint)
     learner = Learner(agent, role, auxiliaries or {}, None)
     torch.manual_seed(5)  # the modules of auxiliaries draw random numbers, too
@@ -105,7 +105,7 @@ def make_learner(make=builders.make_acer, auxiliaries=None, blueprint=None, lane
 
 
 def collect(agent, seed=0, rows=ROWS):
-    return builders.random_rollout_of(agent, builders.make_role(LANES), seed, rows)
+    return random_rollout_of(agent, make_role(LANES), seed, rows)
 
 
 def make_batch(learner, seed=0):
@@ -179,7 +179,7 @@ def test_no_reward_of_an_auxiliary_enters_a_collected_rollout(make):
     if learner.agent.schedule.epochs is not None:
         learner.prepare(stored)
     else:
-        builders.update(learner, stored)
+        update(learner, stored)
     assert rollout.bonuses == stored.bonuses == {} and stored.reward is rollout.reward
     for name in ("reward", "first", "alive", "raw_action", "behavior"):
         np.testing.assert_array_equal(getattr(rollout, name), getattr(before, name))
@@ -196,10 +196,10 @@ def test_an_auxiliary_that_shapes_no_features_changes_no_weight_of_the_agent(mak
     for auxiliaries in ({}, {"silent": Silent()}):
         learner = make_learner(make, auxiliaries)
         for seed in range(3):
-            builders.update(learner, make_batch(learner, seed))
+            update(learner, make_batch(learner, seed))
         slices = [part for name, part in learner.parameters.group_slices.items() if "auxiliary" not in name]
         vectors.append([learner.parameters.vector[part].clone() for part in slices])
-    tolerance = {"rtol": 1e-4, "atol": 1e-6} if make is builders.make_ppo else {"rtol": 0, "atol": 0}
+    tolerance = {"rtol": 1e-4, "atol": 1e-6} if make is make_ppo else {"rtol": 0, "atol": 0}
     for one, other in zip(*vectors, strict=True):
         torch.testing.assert_close(one, other, **tolerance)
 
@@ -254,7 +254,7 @@ def test_metrics_have_the_name_of_the_auxiliary(make):
 
 
 def test_the_observations_after_the_rows_are_in_the_minibatches_of_epochs_only_for_auxiliaries():
-    learner = make_learner(builders.make_ppo, {"silent": Silent()})
+    learner = make_learner(make_ppo, {"silent": Silent()})
     rollout = collect(learner.agent)
     prepared = learner.prepare(rollout)
     np.testing.assert_array_equal(prepared.obs["obs"], rollout.obs["obs"])
@@ -267,7 +267,7 @@ def test_the_observations_after_the_rows_are_in_the_minibatches_of_epochs_only_f
             np.testing.assert_array_equal(getattr(split, name)[0, columns], getattr(rollout, name)[t])
         np.testing.assert_array_equal(split.reward[0, columns], prepared.reward[t])
     assert split.take_columns(np.array([3, 1])).obs["obs"].shape == (2, 2, 3)
-    assert len(make_learner(builders.make_ppo).prepare(rollout).obs["obs"]) == ROWS
+    assert len(make_learner(make_ppo).prepare(rollout).obs["obs"]) == ROWS
 
 
 # Records, statistics, state
@@ -336,7 +336,7 @@ def test_a_target_network_without_a_source_is_saved_loaded_and_never_changed():
     before = [parameter.clone() for parameter in frozen.parameters()]
     trained = learner.parameters.vector.clone()
     for seed in range(3):
-        builders.update(learner, collect(learner.agent, seed))
+        update(learner, collect(learner.agent, seed))
     assert not learner.parameters.vector.equal(trained)
     assert all(one.equal(parameter) for one, parameter in zip(before, frozen.parameters(), strict=True))
     state = learner.parameters.state()
@@ -353,7 +353,7 @@ def test_a_target_network_without_a_source_is_saved_loaded_and_never_changed():
 
 
 def test_an_encoder_has_other_weights_the_same_layers_and_no_memory():
-    torso = builders.make_acer(builders.make_role(), Blueprint(body=Mlp(8), memory=Gru(5))).policy.torso
+    torso = make_acer(make_role(), Blueprint(body=Mlp(8), memory=Gru(5))).policy.torso
     encoder = torso.make_encoder()
     assert (encoder.size, encoder.memory, encoder.state_size) == (8, None, 0)
     mine, its = dict(encoder.named_parameters()), dict(torso.named_parameters())
@@ -369,7 +369,7 @@ def test_an_encoder_unrolls_the_frames_that_the_agent_acted_with(frames, burn_in
     """Features of each row are those of the rows computed one after the other, as in acting."""
     vector = FrameStack(frames, Vector()) if frames else Vector()
     blueprint = Blueprint(encoders={"*": vector}, body=Mlp(8), memory=memory)
-    agent = builders.make_acer(builders.make_role(LANES), blueprint)
+    agent = make_acer(make_role(LANES), blueprint)
     encoder, rows = agent.policy.torso.make_encoder(), 8
     batch = upload(collect(agent, rows=rows))
     past = batch.memory[:, agent.stored_state_size :]

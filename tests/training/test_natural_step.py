@@ -60,11 +60,7 @@ def make_step(module, average_probs, gradient=None, max_halvings=10):
     divergence = Divergence(compute_policy=module.compute_policy, average=average, weights=ONE_ROW)
     gradient = policy_gradient() if gradient is None else gradient
     step = NaturalStep(
-        name="policy",
-        group=group,
-        vector=module.logits.data,
-        gradient=-gradient,
-        compute_divergence=lambda: divergence,
+        name="policy", group=group, vector=module.logits.data, gradient=-gradient, compute_divergence=lambda: divergence
     )
     return step, lambda: module.compute_policy().kl(average).item()
 

@@ -194,11 +194,7 @@ def test_statistics_of_scenes_are_collected_until_they_are_read(tmp_path):
 
 @pytest.mark.parametrize(
     ("fault", "why"),
-    [
-        ("crash", "crashed with signal|exit code"),
-        ("hang", "did not (answer|connect) within 3 s"),
-        ("nan", "NaN"),
-    ],
+    [("crash", "crashed with signal|exit code"), ("hang", "did not (answer|connect) within 3 s"), ("nan", "NaN")],
 )
 def test_a_failed_environment_starts_again_while_the_other_continues(fault, why, tmp_path, at_once, caplog):
     how = {"copies": 2, "agents": 3, "timeout_wait": 3.0 if fault == "hang" else 20.0}

@@ -368,10 +368,7 @@ def test_spaces_of_every_kind():
         ActionPart(key="gear", shape=(), dtype="int64", n_values=(3,)),
         ActionPart(key="throttle", shape=(2,), dtype="float32", low=(-1.0, 0.0), high=(1.0, 2.0)),
     )
-    specs = {
-        "picture": ObsSpec((3, 8, 8), "uint8", high=255.0),
-        "place": ObsSpec((7,), n_values=(3, 4)),
-    }
+    specs = {"picture": ObsSpec((3, 8, 8), "uint8", high=255.0), "place": ObsSpec((7,), n_values=(3, 4))}
     role = Role(1, specs, ActionSpec.from_parts(parts))
     assert list_spaces({"car": role}) == {
         "car: 1 agent": [
