@@ -27,14 +27,6 @@ SETTINGS = [
 ]
 
 
-def move_parameters(agent, seed=2):
-    """Change the parameters, so that the policy and the values differ from those of `prepare`."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in agent.policy.parameters():
-            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
-
-
 def make_case(kind, masked, memory, changes):
     """Return an agent, its spec, a prepared rollout, and the collected one."""
     spec = literal.SPECS[kind]
@@ -76,7 +68,7 @@ def compute_literal_terms(agent, spec, rollout):
 def test_the_gradient_is_that_of_the_clipped_objective(kind, masked, memory, changes, settings, progress):
     agent, spec, rollout, _ = make_case(kind, masked, memory, {**changes, **settings})
     agent.progress = progress
-    move_parameters(agent)
+    literal.move_parameters(agent.policy, 0.1, seed=2)  # the policy and the values differ from those of `prepare`
     objective, critic, entropy, ratio, *_, clip = compute_literal_terms(agent, spec, rollout)
     valid = rollout.valid
     assert 0 < valid.sum() < literal.ROWS * literal.COLUMNS and ((ratio - 1).abs() > clip)[valid].any()
@@ -110,7 +102,7 @@ def test_targets_are_those_of_the_network_before_the_epochs(kind, masked, memory
 def test_metrics_are_means_over_valid_rows(kind):
     agent, spec, rollout, _ = make_case(kind, False, False, {"target_kl": 0.01})
     rollout = replace(rollout, weight=torch.ones(literal.COLUMNS).double())
-    move_parameters(agent)
+    literal.move_parameters(agent.policy, 0.1, seed=2)  # the policy and the values differ from those of `prepare`
     objective, critic, entropy, ratio, kl, v, clip = compute_literal_terms(agent, spec, rollout)
     result, valid = agent.loss(rollout)[1], rollout.valid
     means = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
@@ -14,6 +13,7 @@ from algorithm.config.loader import resolve
 from algorithm.population import exchange
 from algorithm.population.members import LineageRow, PopulationState
 from algorithm.population.setting_spaces import SettingSpace, SettingSpaces
+from tests.checkpointing.test_checkpoint import Code
 
 RATE = SettingSpaces(by_path={"rate": SettingSpace(default=1.0)})
 KIND = SettingSpaces(by_path={"kind": SettingSpace(default="a", choices=("a", "b"))})
@@ -259,22 +259,14 @@ def test_one_elite_that_can_be_used_is_not_enough():
     assert fit(float("nan"), 1.0) is None
 
 
-class Code:
-    """An object that creates a folder when it is unpickled."""
-
-    def __reduce__(self):
-        return os.mkdir, ("executed",)
-
-
 @pytest.mark.parametrize("harm", ["truncated", "no archive", "code"])
-def test_a_file_that_cannot_be_used_is_no_distribution(harm, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_file_that_cannot_be_used_is_no_distribution(harm, tmp_path):
     path = tmp_path / "distribution.pt"
     fit(1.0, 3.0).save(path, 4)
     assert exchange.WeightDistribution.load(path, 4).mean.tolist() == [0.0, 2.0, 2.0, 2.0]
     assert exchange.WeightDistribution.load(path, 3) is None
     if harm == "code":
-        torch.save({"interval": 4, "mean": Code()}, path)
+        torch.save({"interval": 4, "mean": Code("executed")}, path)
     else:
         path.write_bytes(path.read_bytes()[:100] if harm == "truncated" else b"mean")
     assert exchange.WeightDistribution.load(path, 4) is None
