@@ -24,6 +24,7 @@ from tests.doubles import ParityAgent, collect_lanes
 
 SEED = 5
 ZEROS = {"agent": np.zeros((1, 1), np.float32)}
+RAISED = r"environment 0 raised ArithmeticError: the ground gave way \(\S+counted.py, line \d+\) in a "
 
 
 def raising(kind: str, mode: AutoresetMode = AutoresetMode.NEXT_STEP, **env_args) -> dict:
@@ -99,9 +100,7 @@ def test_a_step_that_raises_truncates_its_own_episode_only(mode, n_envs, caplog)
         assert lanes[lane][:10] == [(start + 10 + t, start + 11 + t) for t in range(9)] + [(start + 20, start + 21)]
     assert adapter.restarts == 1
     line, details = [record.getMessage() for record in caplog.records]
-    assert re.match(
-        r"environment 0 raised ArithmeticError: the ground gave way \(\S+counted.py, line \d+\) in a step", line
-    )
+    assert re.match(RAISED + "step", line)
     assert adapter.last_error == details.splitlines()[-1] and adapter.last_error in line
     assert details.startswith("Traceback") and "counted.py" in details
 
@@ -151,9 +150,7 @@ def test_a_reset_that_raises_loses_no_row(mode, caplog):
     assert all(following == obs + 1 for obs, following in lanes[0])
     assert lanes[0][3][0] >= 100_000
     assert {(episode.lane, episode.length) for episode in actor.episodes} == {(0, 3), (1, 3)}
-    assert re.search(
-        r"environment 0 raised ArithmeticError: the ground gave way \(\S+, line \d+\) in a reset", caplog.text
-    )
+    assert re.search(RAISED + "reset", caplog.text)
 
 
 def test_a_reset_that_raises_twice_is_a_crash():
