@@ -17,11 +17,8 @@ from tests.oracles import explain_variance
 def compute_literal_terms(agent, spec, rollout):
     """Return the terms of the loss of Mnih et al. 2016 (Algorithm S3): policy, critic, entropy; targets and values."""
     statistics, v = literal.compute_outputs_by_step(agent, rollout, literal.ROWS + 1)
-    target, statistics, v = (
-        literal.estimate_by_definition(rollout, v, agent.settings.gae_lambda),
-        statistics[:-1],
-        v[:-1],
-    )
+    target = literal.estimate_by_definition(rollout, v, agent.settings.gae_lambda)
+    statistics, v = statistics[:-1], v[:-1]
     advantage = target - v.detach()
     if agent.settings.normalize_advantages:
         advantage = literal.normalize(advantage, rollout.valid)
@@ -88,12 +85,8 @@ def test_the_returns_of_a_segment_continue_with_the_value_of_its_last_observatio
     rollout = to_float64(random_rollout_of(agent, replace(role, lanes=1), rows=6))
     column = torch.tensor([[False, False, True, False, False, True, False]]).T
     # Rows 0, 1 (termination), 2, 3 (truncation), 4 (its last observation), 5, and the observation after them.
-    rollout = replace(
-        rollout,
-        first=column,
-        alive=torch.tensor([[True, False, True, True, True, True]]).T,
-        reward=torch.tensor([[1.0, 1, 1, 1, 0, 1]]).T.double(),
-    )
+    alive, reward = torch.tensor([[True, False, True, True, True, True]]).T, torch.tensor([[1.0, 1, 1, 1, 0, 1]]).T
+    rollout = replace(rollout, first=column, alive=alive, reward=reward.double())
     v = torch.tensor([[0.3, 0.6, 0.4, 0.2, 4, 0.8, 2]]).T.double()
     returns = agent.estimate_returns(rollout, v, {})[0][rollout.valid]
     torch.testing.assert_close(returns, torch.tensor([1.9, 1, 5.14, 4.6, 2.8]).double(), rtol=1e-7, atol=1e-7)

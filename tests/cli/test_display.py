@@ -86,23 +86,13 @@ def test_the_line_has_all_values():
 
 def test_unknown_values_are_left_out():
     unknown = RoleProgress(mean=NAN, first=None, best=None, length=NAN, policy_metrics={}, losses={})
-    progress = replace(
-        PROGRESS,
-        max_step=None,
-        fraction_done=None,
-        seconds_left=None,
-        goal=None,
-        roles={"agent": unknown},
-        evaluation=None,
-        best_evaluation=None,
-    )
+    names = ("max_step", "fraction_done", "seconds_left", "goal", "evaluation", "best_evaluation")
+    progress = replace(PROGRESS, roles={"agent": unknown}, **dict.fromkeys(names))
     assert format_line(progress).startswith("412,000 steps  return -  8,123 steps/s")
     rows = "\n".join(drawn(progress))
     assert "no episode yet" in rows
     for text in (format_line(progress), rows):
-        assert not [
-            word for word in ("left", "nan", "goal", "length", "policy", "losses", "evaluation") if word in text
-        ]
+        assert not any(word in text for word in ("left", "nan", "goal", "length", "policy", "losses", "evaluation"))
 
 
 def test_rates_below_ten_have_two_digits():

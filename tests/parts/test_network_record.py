@@ -29,9 +29,7 @@ def count_nodes(network) -> int:
 def test_every_parameter_is_in_one_part(make, blueprint):
     agent = make(ROLE, blueprint)
     network = describe_network(agent)
-    trained = {
-        id(parameter): parameter.numel() for group in agent.groups.values() for parameter in group.module.parameters()
-    }
+    trained = {id(each): each.numel() for group in agent.groups.values() for each in group.module.parameters()}
     assert network["parameters"] == sum(trained.values()) == count_nodes(network)
     for index, node in enumerate(network["nodes"]):
         assert all(source < index for source in node["inputs"])

@@ -188,9 +188,8 @@ class TwoLayers(nn.Module):
         """Return the second derivative of the weighted sum of KL[policy || other] by autograd."""
         parameters = list(self.layers.parameters())
         fixed = self.family(self.compute_policy().statistics.detach())
-        gradients = torch.autograd.grad(
-            (self.weights * self.compute_policy().kl(fixed)).sum(), parameters, create_graph=True
-        )
+        divergence = (self.weights * self.compute_policy().kl(fixed)).sum()
+        gradients = torch.autograd.grad(divergence, parameters, create_graph=True)
         gradient = torch.cat([part.flatten() for part in gradients])
         rows = [torch.autograd.grad(number, parameters, retain_graph=True) for number in gradient]
         return torch.stack([torch.cat([part.flatten() for part in row]) for row in rows])
