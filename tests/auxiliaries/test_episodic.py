@@ -315,6 +315,4 @@ def test_settings_with_an_effect_are_accepted():
 def test_a_pattern_that_matches_no_observation_is_an_error_of_one_line():
     with pytest.raises(UserError) as error:
         make_learner(observations="image")
-    assert str(error.value) == (
-        "auxiliaries.episodic: observations 'image' is the name of no observation; they are obs"
-    )
+    assert str(error.value) == "auxiliaries.episodic: observations 'image' is the name of no observation; they are obs"

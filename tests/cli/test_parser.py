@@ -262,9 +262,7 @@ def test_help_lists_every_option_once(words, capsys):
     listed = re.findall(r"^  (?:-\w(?: [A-Z]+)?, )?(--[\w-]+)", page, re.MULTILINE)
     assert sorted(listed) == sorted(text for text in parser._option_string_actions if text.startswith("--"))
     assert not any("_" in name for name in listed)
-    commands = re.findall(
-        r"^  ([\w-]+)  +\w.*", page.partition("\ncommands")[2].partition("\nexamples")[0], re.MULTILINE
-    )
+    commands = re.findall(r"^  ([\w-]+)  +\w.*", page.partition("\ncommands")[2].partition("\nexamples")[0], re.M)
     assert commands == ([] if words else list(COMMANDS))
 
 

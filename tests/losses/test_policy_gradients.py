@@ -193,7 +193,5 @@ def test_an_exact_critic_has_no_bias_with_any_beta(bandit, beta):
 @given(bandits(), st.floats(-10, 10))
 def test_a_baseline_of_the_values_has_no_effect(bandit, baseline):
     pi, mu, q, q_pi = bandit
-    plain, shifted = (
-        wrt_logits(pi, expected_estimate(mu, q + shift, q_pi + shift, 1 / mu)) for shift in (0.0, baseline)
-    )
+    plain, shifted = (wrt_logits(pi, expected_estimate(mu, q + by, q_pi + by, 1 / mu)) for by in (0.0, baseline))
     torch.testing.assert_close(plain, shifted, rtol=0, atol=1e-9)

@@ -58,9 +58,7 @@ def hosts() -> list[InlineHost]:
 def make_fleet(hosts, monkeypatch):
     """Return a function that returns `make_fleet` of a population, with faults of the host."""
 
-    def make(
-        count=2, timeout=60.0, start_timeout=60.0, lost=(), silent=(), change=lambda reply: reply, shares_files=False
-    ):
+    def make(count=2, timeout=60.0, start_timeout=60.0, lost=(), silent=(), change=lambda it: it, shares_files=False):
         def open_fleet(members, settings, log):
             host = InlineHost(change)
             host.shares_files = shares_files
@@ -97,9 +95,7 @@ def test_a_population_that_moves_between_cluster_and_processes(make_fleet):
     expected = train_new("whole")
     train_new("part", base_config={"max_step": 60}, make_fleet=make_fleet())
     resume("part", base_config={"max_step": 120})
-    rows = resume(
-        "part", make_fleet=make_fleet(count=1), base_config={"max_step": 180}, population_config={"processes": 1}
-    )
+    rows = resume("part", make_fleet=make_fleet(1), base_config={"max_step": 180}, population_config={"processes": 1})
     assert rows == expected and read_state("part") == read_state("whole")
 
 
@@ -183,9 +179,7 @@ def test_an_error_of_the_user_names_the_files_of_this_machine(make_fleet, task):
 
 def test_members_are_stopped_when_one_reaches_the_goal(make_fleet, hosts, monkeypatch):
     wait = InlineHost.wait
-    monkeypatch.setattr(
-        InlineHost, "wait", lambda *arguments: sorted(wait(*arguments), key=lambda ticket: ticket[-1])[:1]
-    )
+    monkeypatch.setattr(InlineHost, "wait", lambda *given: sorted(wait(*given), key=lambda ticket: ticket[-1])[:1])
     rows = train_new("there", goal={"return": -1e9}, make_fleet=make_fleet())
     assert [row.goal_reached for row in rows] == [True]
     assert hosts[0].methods.count("stop") >= 1 and not hosts[0].killed

@@ -37,9 +37,7 @@ pytestmark = pytest.mark.usefixtures("prepared_scenes")
 TEMPORARY = tempfile.TemporaryDirectory()  # removed at the end of the process
 FOLDER = Path(TEMPORARY.name)
 
-TestStaggeredInTwoEnvironments = make_contract(
-    lambda: make_scenes(FOLDER, "staggered", "--seed", "3", copies=2, agents=3)
-)
+TestStaggeredInTwoScenes = make_contract(lambda: make_scenes(FOLDER, "staggered", "--seed", "3", copies=2, agents=3))
 TestGrid = make_contract(lambda: make_scenes(FOLDER, "grid", "--seed", "3", "--size", "20", "--png"))
 
 
