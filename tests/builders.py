@@ -96,12 +96,7 @@ def make_role(
 
 
 def make_agent(
-    kind: type[AnyAgent],
-    settings: Any,
-    role: Role | None,
-    blueprint: Blueprint | None,
-    seed: int,
-    **arguments: Any,
+    kind: type[AnyAgent], settings: Any, role: Role | None, blueprint: Blueprint | None, seed: int, **arguments: Any
 ) -> AnyAgent:
     """Return an agent in float32, as built by a run."""
     torch.manual_seed(seed)

@@ -87,9 +87,7 @@ FAKES = {
     "curiosity without a replay": Fake(agent="A2C", auxiliaries=CURIOSITY),
     "curiosity, epochs and a memory": Fake(agent="PPO", auxiliaries=CURIOSITY, memory=MEMORY),
     "recurrent and skipping": Fake(adapter="SKIPPING", memory=MEMORY),
-    "all at once": Fake(
-        adapter="TWO_ROLES", agent="TWO_GROUPS", auxiliaries=DISTILLATION, explorer=MIXTURE, memory=MEMORY
-    ),
+    "all": Fake(adapter="TWO_ROLES", agent="TWO_GROUPS", auxiliaries=DISTILLATION, explorer=MIXTURE, memory=MEMORY),
 }
 
 

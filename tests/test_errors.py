@@ -7,17 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from algorithm import errors
 from algorithm.adapters.vector import call_simulator
-from algorithm.errors import (
-    MAX_LENGTH,
-    clean_text,
-    describe_exit,
-    format_traceback,
-    redact_logins,
-    remove_control_characters,
-    summarize_error,
-    summarize_with_place,
-)
 
 
 def raised(error):
@@ -27,16 +18,16 @@ def raised(error):
 
 
 def test_a_summary_is_type_and_message():
-    assert summarize_error(ValueError("too\n  small")) == "ValueError: too small"
-    assert format_traceback(raised(ValueError("small"))).endswith("ValueError: small\n")
+    assert errors.summarize_error(ValueError("too\n  small")) == "ValueError: too small"
+    assert errors.format_traceback(raised(ValueError("small"))).endswith("ValueError: small\n")
 
 
 def test_a_summary_without_message_is_file_and_line():
-    assert summarize_error(AssertionError()) == "AssertionError"
+    assert errors.summarize_error(AssertionError()) == "AssertionError"
     error = raised(AssertionError())
     where = f"AssertionError in {__file__}, line {raised.__code__.co_firstlineno + 2}"
-    assert summarize_error(error) == where
-    assert format_traceback(error).splitlines()[-1] == where
+    assert errors.summarize_error(error) == where
+    assert errors.format_traceback(error).splitlines()[-1] == where
 
 
 def test_the_place_is_in_the_code_of_the_user():
@@ -44,18 +35,18 @@ def test_the_place_is_in_the_code_of_the_user():
         random.Random().sample([], 3)
     line = raised.__code__.co_firstlineno
     own = next(number for number, text in enumerate(Path(__file__).read_text().splitlines(), 1) if ".sample(" in text)
-    assert summarize_with_place(caught.value).endswith(f"({__file__}, line {own})")
-    assert summarize_with_place(raised(ValueError("no"))) == f"ValueError: no ({__file__}, line {line + 2})"
-    assert summarize_with_place(ValueError("no")) == "ValueError: no"
+    assert errors.summarize_with_place(caught.value).endswith(f"({__file__}, line {own})")
+    assert errors.summarize_with_place(raised(ValueError("no"))) == f"ValueError: no ({__file__}, line {line + 2})"
+    assert errors.summarize_with_place(ValueError("no")) == "ValueError: no"
     with pytest.raises(RuntimeError, match="sys.exit") as caught:
         call_simulator(lambda: sys.exit(3))
     assert re.fullmatch(
-        rf"RuntimeError: sys.exit.* \({re.escape(__file__)}, line \d+\)", summarize_with_place(caught.value)
+        rf"RuntimeError: sys.exit.* \({re.escape(__file__)}, line \d+\)", errors.summarize_with_place(caught.value)
     )
 
 
 def test_a_long_message_is_shortened():
-    assert summarize_error(ValueError("x" * 5000)) == f"ValueError: {'x' * MAX_LENGTH} ..."
+    assert errors.summarize_error(ValueError("x" * 5000)) == f"ValueError: {'x' * errors.MAX_LENGTH} ..."
 
 
 @pytest.mark.parametrize(
@@ -69,7 +60,7 @@ def test_a_long_message_is_shortened():
     ],
 )
 def test_an_exit_code_is_a_line(code, line):
-    assert describe_exit(code) == line
+    assert errors.describe_exit(code) == line
 
 
 @pytest.mark.parametrize(
@@ -82,7 +73,7 @@ def test_an_exit_code_is_a_line(code, line):
     ],
 )
 def test_control_characters_are_removed(text, expected):
-    assert remove_control_characters(text) == expected == clean_text(text)
+    assert errors.remove_control_characters(text) == expected == errors.clean_text(text)
 
 
 @pytest.mark.parametrize(
@@ -96,4 +87,4 @@ def test_control_characters_are_removed(text, expected):
     ],
 )
 def test_logins_in_addresses_are_redacted(text, expected):
-    assert redact_logins(text) == expected == clean_text(text)
+    assert errors.redact_logins(text) == expected == errors.clean_text(text)

@@ -112,12 +112,7 @@ def slow_case(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-REACTORS = (
-    {},
-    {"distributional": "recursive"},
-    {"critic": "scalar"},
-    {"policy_gradient": "truncated_importance"},
-)
+REACTORS = ({}, {"distributional": "recursive"}, {"critic": "scalar"}, {"policy_gradient": "truncated_importance"})
 
 
 def list_reactors(max_step):

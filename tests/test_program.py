@@ -121,9 +121,8 @@ def test_the_description_for_a_package_index_has_no_path_of_this_repository():
 def test_a_wheel_works_in_an_empty_folder(tmp_path):
     def run(*command, status=0, **variables):
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
-        done = subprocess.run(
-            list(map(str, command)), capture_output=True, text=True, cwd=tmp_path / "empty", env=environment
-        )
+        place, words = tmp_path / "empty", [*map(str, command)]
+        done = subprocess.run(words, capture_output=True, text=True, cwd=place, env=environment)
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout
 

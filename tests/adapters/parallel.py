@@ -67,13 +67,8 @@ class Race(ParallelEnv):
         observing = self.agents if self.silent else [*acted, *joined]
         terminated = {agent: over[agent] and self.kind == "terminated" for agent in acted}
         truncated = {agent: over[agent] and self.kind == "truncated" for agent in acted}
-        return (
-            self._observe_all(observing),
-            dict.fromkeys(acted, self.t / 8),
-            terminated,
-            truncated,
-            self._infos(observing),
-        )
+        reward = dict.fromkeys(acted, self.t / 8)
+        return self._observe_all(observing), reward, terminated, truncated, self._infos(observing)
 
     def close(self):
         self.closed += 1

@@ -71,14 +71,8 @@ class Masked(CountedEpisodes):
 
     def _info(self, obs):
         mask = allowed(obs[0])
-        forms = {
-            "flat": mask,
-            "bool": mask.astype(bool),
-            "split": (mask[:3], mask[3:]),
-            "starts": mask,
-            "steps": mask,
-            "short": mask[1:],
-        }
+        forms = {"bool": mask.astype(bool), "split": (mask[:3], mask[3:]), "short": mask[1:]}
+        forms |= dict.fromkeys(("flat", "starts", "steps"), mask)
         return {"action_mask": forms[self.how]} if self.how in forms else {}
 
 

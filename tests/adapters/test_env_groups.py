@@ -51,9 +51,7 @@ class Grouped(GymAdapter):
 
 CARTPOLE = config("CartPole-v1", 5, vectorized("sync", AutoresetMode.SAME_STEP), max_episode_steps=20)
 TestGroups = make_contract(lambda: EnvGroups(Grouped, CARTPOLE, 3))
-TestGroupsOfRaisingEnvironments = make_contract(
-    lambda: EnvGroups(Grouped, config(NowAndThenRaising, 3, vectorized("sync")), 2)
-)
+TestGroupsOfRaising = make_contract(lambda: EnvGroups(Grouped, config(NowAndThenRaising, 3, vectorized("sync")), 2))
 TestGroupsOfWorkerProcesses = make_contract(
     lambda: EnvGroups(GymAdapter, config("CartPole-v1", 3, vectorized("async"), max_episode_steps=20), 2), ticks=120
 )

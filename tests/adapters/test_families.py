@@ -11,9 +11,7 @@ from tests.adapters.configs import config, open_gym, opened
 from tests.adapters.contract import assert_groups_play_the_same, drive, make_contract
 
 POOL = config("CartPole-v1", 3, {"vectorization_mode": "envpool"}, max_episode_steps=20)
-TestMinAtar = make_contract(
-    lambda: GymAdapter(config("MinAtar/Breakout-v1", 3, {}, max_episode_steps=30)), package="minatar"
-)
+TestMinAtar = make_contract(lambda: GymAdapter(config("MinAtar/Breakout-v1", 3, {}, 30)), package="minatar")
 TestEnvPool = make_contract(lambda: GymAdapter(POOL), package="envpool")
 TestGroupsOfEnvPool = make_contract(lambda: EnvGroups(GymAdapter, POOL, 2), package="envpool")
 

@@ -17,22 +17,14 @@ from algorithm.adapters.process_setup import PROCESSES
 from algorithm.adapters.vector import STEP_ERROR, FaultTolerantEnv, make_vector
 from algorithm.adapters.wrappers import RestartOnFailure
 from algorithm.training.actor import Actor
+from tests.adapters import counted
 from tests.adapters.configs import config, every_mode, open_gym, opened, vectorized
 from tests.adapters.contract import drive, make_contract
-from tests.adapters.counted import (
-    TRUNCATED,
-    AlwaysRaising,
-    CountedEpisodes,
-    NeverResets,
-    NeverStarts,
-    NowAndThenRaising,
-    Raising,
-    Slow,
-)
 from tests.doubles import ParityAgent, collect_lanes
 
 SEED = 5
 ZEROS = {"agent": np.zeros((1, 1), np.float32)}
+RAISED = r"environment 0 raised ArithmeticError: the ground gave way \(\S+counted.py, line \d+\) in a "
 
 
 def raising(kind: str, mode: AutoresetMode = AutoresetMode.NEXT_STEP, **env_args) -> dict:
@@ -46,7 +38,7 @@ def restarting(max_restarts: int | None, *fields, adapter=GymAdapter, **others) 
 
 
 TestRaisingNextStep, TestRaisingSameStep, TestRaisingDisabled = (
-    make_contract(lambda mode=mode: GymAdapter(config(NowAndThenRaising, 3, vectorized("sync", mode))))
+    make_contract(lambda mode=mode: GymAdapter(config(counted.NowAndThenRaising, 3, vectorized("sync", mode))))
     for mode in AutoresetMode
 )
 
@@ -69,7 +61,7 @@ class CrashingAdapter(GymAdapter):
         return Crashing(make_vector(env_config))
 
 
-TestRestartOnFailure = make_contract(lambda: restarting(None, NowAndThenRaising, 3, adapter=CrashingAdapter))
+TestRestartOnFailure = make_contract(lambda: restarting(None, counted.NowAndThenRaising, 3, adapter=CrashingAdapter))
 
 
 def collect(adapter, ticks: int) -> tuple[Actor, dict[int, list[tuple]]]:
@@ -99,7 +91,7 @@ def assert_truncated_once(rows: list[tuple], at: int) -> None:
 @every_mode
 @pytest.mark.parametrize("n_envs", [1, 3])
 def test_a_step_that_raises_truncates_its_own_episode_only(mode, n_envs, caplog):
-    adapter = open_gym(Raising, n_envs, raising("sync", mode))
+    adapter = open_gym(counted.Raising, n_envs, raising("sync", mode))
     with caplog.at_level(logging.INFO):
         _, lanes = collect(adapter, 40)
     assert_truncated_once(lanes[0], at=3)
@@ -108,15 +100,13 @@ def test_a_step_that_raises_truncates_its_own_episode_only(mode, n_envs, caplog)
         assert lanes[lane][:10] == [(start + 10 + t, start + 11 + t) for t in range(9)] + [(start + 20, start + 21)]
     assert adapter.restarts == 1
     line, details = [record.getMessage() for record in caplog.records]
-    assert re.match(
-        r"environment 0 raised ArithmeticError: the ground gave way \(\S+counted.py, line \d+\) in a step", line
-    )
+    assert re.match(RAISED + "step", line)
     assert adapter.last_error == details.splitlines()[-1] and adapter.last_error in line
     assert details.startswith("Traceback") and "counted.py" in details
 
 
 def test_a_worker_process_whose_step_raises_continues():
-    adapter = open_gym(Raising, 2, raising("async", AutoresetMode.SAME_STEP))
+    adapter = open_gym(counted.Raising, 2, raising("async", AutoresetMode.SAME_STEP))
     pids = [process.pid for process in adapter.env.processes]
     _, lanes = collect(adapter, 24)
     assert_truncated_once(lanes[0], at=3)
@@ -136,14 +126,14 @@ def test_processes_end_if_the_start_of_others_is_interrupted(monkeypatch):
 
     monkeypatch.setattr(PROCESSES.Process, "start", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        open_gym(Raising, 2, raising("async"))
+        open_gym(counted.Raising, 2, raising("async"))
     started[0].join(10)
     assert started[0].exitcode == -signal.SIGKILL
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a signal of POSIX")
 def test_a_worker_process_leaves_sigterm_to_the_main_process():
-    adapter = open_gym(Raising, 2, raising("async", culprit=-1))
+    adapter = open_gym(counted.Raising, 2, raising("async", culprit=-1))
     collect(adapter, 5)
     for process in adapter.env.processes:
         process.terminate()
@@ -153,23 +143,21 @@ def test_a_worker_process_leaves_sigterm_to_the_main_process():
 
 @every_mode
 def test_a_reset_that_raises_loses_no_row(mode, caplog):
-    adapter = open_gym(Raising, 2, raising("sync", mode, where="reset", at=3, ends=((3, TRUNCATED),)))
+    adapter = open_gym(counted.Raising, 2, raising("sync", mode, where="reset", at=3, ends=((3, counted.TRUNCATED),)))
     actor, lanes = collect(adapter, 24)
     start = SEED * 1000 + 10
     assert lanes[0][:3] == [(start + t, start + t + 1) for t in range(3)]
     assert all(following == obs + 1 for obs, following in lanes[0])
     assert lanes[0][3][0] >= 100_000
     assert {(episode.lane, episode.length) for episode in actor.episodes} == {(0, 3), (1, 3)}
-    assert re.search(
-        r"environment 0 raised ArithmeticError: the ground gave way \(\S+, line \d+\) in a reset", caplog.text
-    )
+    assert re.search(RAISED + "reset", caplog.text)
 
 
 def test_a_reset_that_raises_twice_is_a_crash():
-    adapter = open_gym(Raising, 1, raising("sync", where="reset", ends=((1, TRUNCATED),), culprit=-1))
+    adapter = open_gym(counted.Raising, 1, raising("sync", where="reset", ends=((1, counted.TRUNCATED),), culprit=-1))
     adapter.reset(SEED)
     inner = adapter.env.envs[0]
-    inner.env.culprit, inner._make = SEED, NeverResets
+    inner.env.culprit, inner._make = SEED, counted.NeverResets
     with pytest.raises(EnvironmentCrashed, match="counted.py' crashed: RuntimeError: the level is missing"):
         for _ in range(3):
             adapter.step(ZEROS)
@@ -177,11 +165,11 @@ def test_a_reset_that_raises_twice_is_a_crash():
 
 def test_a_worker_process_that_raises_an_error_of_the_system_has_not_exited():
     with pytest.raises(EnvironmentStartError, match="does not start: FileNotFoundError: the level is missing"):
-        open_gym(NeverResets, 1, {"error": FileNotFoundError, "vectorization_mode": "async"})
+        open_gym(counted.NeverResets, 1, {"error": FileNotFoundError, "vectorization_mode": "async"})
 
 
 @pytest.mark.parametrize(
-    ("kind", "message"), [(NeverStarts, "no licence found"), (NeverResets, "the level is missing")]
+    ("kind", "message"), [(counted.NeverStarts, "no licence found"), (counted.NeverResets, "the level is missing")]
 )
 def test_an_environment_that_never_started_is_not_restarted(kind, message):
     made = []
@@ -192,7 +180,7 @@ def test_an_environment_that_never_started_is_not_restarted(kind, message):
 
 
 def test_restarts_of_environments_and_of_adapters_have_one_limit():
-    adapter = restarting(6, NowAndThenRaising, 2, {"ends": ((99, TRUNCATED),)}, adapter=CrashingAdapter)
+    adapter = restarting(6, counted.NowAndThenRaising, 2, {"ends": ((99, counted.TRUNCATED),)}, adapter=CrashingAdapter)
     adapter.reset(SEED)
     counts = []
     with pytest.raises(EnvironmentCrashed, match="crashed 9 times"):
@@ -206,14 +194,14 @@ def test_restarts_of_environments_and_of_adapters_have_one_limit():
 @pytest.mark.parametrize("n_envs", [1, 2])
 def test_an_environment_that_always_raises_is_a_crash(n_envs):
     with pytest.raises(EnvironmentCrashed, match="crashed [56] times, .* base_config.max_env_restarts"):
-        drive(restarting(4, AlwaysRaising, n_envs), 20)
+        drive(restarting(4, counted.AlwaysRaising, n_envs), 20)
 
 
 @pytest.mark.parametrize(
     ("how", "message"), [("exit", "environment 0 (exit code 7)"), ("hang", "environment 0 did not respond within 1 s")]
 )
 def test_a_worker_process_that_exits_or_hangs_is_replaced_with_all_others(how, message, caplog, tmp_path):
-    adapter = restarting(1, Raising, 2, raising("async", how=how, mark=str(tmp_path / "mark")), timeout=1.0)
+    adapter = restarting(1, counted.Raising, 2, raising("async", how=how, mark=str(tmp_path / "mark")), timeout=1.0)
     old = adapter._inner.env.processes
     _, lanes = collect(adapter, 16)
     assert not any(process.is_alive() for process in old)
@@ -226,7 +214,7 @@ def test_a_worker_process_that_exits_or_hangs_is_replaced_with_all_others(how, m
 
 @pytest.mark.parametrize("is_sent", [False, True], ids=["before send", "between send and receive"])
 def test_a_worker_process_killed_at_any_time_is_replaced(is_sent):
-    adapter = restarting(1, Slow, 1, {"vectorization_mode": "async", "seconds": 0.2})
+    adapter = restarting(1, counted.Slow, 1, {"vectorization_mode": "async", "seconds": 0.2})
     adapter.reset(SEED)
     process = adapter._inner.env.processes[0]
     if is_sent:
@@ -245,7 +233,7 @@ def test_an_error_without_text_is_described_by_file_and_line():
     def fail(action):
         raise AssertionError
 
-    env = FaultTolerantEnv(CountedEpisodes)
+    env = FaultTolerantEnv(counted.CountedEpisodes)
     env.reset(seed=0)
     env.env.step = fail
     last = env.step(0)[-1][STEP_ERROR].splitlines()[-1]

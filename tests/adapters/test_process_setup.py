@@ -35,9 +35,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("context", ["PROCESSES", "multiprocessing.get_context(CONTEXT_NAME)"])
 def test_a_process_that_imports_ends_when_its_parent_is_killed(context, tmp_path):
     (tmp_path / "parent.py").write_text(PARENT.format(context=context))
-    parent = subprocess.Popen(
-        [sys.executable, tmp_path / "parent.py"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+    parent = subprocess.Popen([sys.executable, "parent.py"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert parent.stdout.readline() == b"importing\n"
     parent.kill()
     parent.communicate(timeout=40)  # until the child, which has the same output, has ended

@@ -164,11 +164,7 @@ def test_teams_are_lanes_of_one_role_and_each_gets_its_own_actions():
         ([0], [2], [0]),
     ]
     assert steps[2].is_bootstrap_row.tolist() == [True, False]
-    assert executed(inner) == [
-        {"Red": [5], "Red-team1": [6, 7]},
-        {"Red-team1": [8]},
-        {"Red": [9], "Red-team1": [4]},
-    ]
+    assert executed(inner) == [{"Red": [5], "Red-team1": [6, 7]}, {"Red-team1": [8]}, {"Red": [9], "Red-team1": [4]}]
 
 
 def test_settings_separate_teams_and_merge_others():

@@ -51,6 +51,14 @@ def make_exact(make: Callable[..., StateValueAgent], role: Role, memory: bool = 
     return agent
 
 
+def move_parameters(network: nn.Module, std: float, seed: int) -> None:
+    """Add noise to all parameters."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter += std * torch.randn(parameter.shape, generator=generator)
+
+
 def compute_outputs_by_step(agent: StateValueAgent, rollout: Rollout, rows: int) -> tuple[Tensor, Tensor]:
     """Return the statistics and values of the first `rows` rows, computed one row after the other, as in acting.
 

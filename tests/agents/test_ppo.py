@@ -8,19 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.agents.literal import (
-    CASES,
-    COLUMNS,
-    ROWS,
-    SPECS,
-    compute_entropy,
-    compute_kl,
-    compute_log_prob,
-    compute_outputs_by_step,
-    estimate_by_definition,
-    make_exact,
-    normalize,
-)
+from tests.agents import literal
 from tests.builders import compute_gradient, make_ppo, make_role, random_rollout_of, to_float64
 from tests.oracles import explain_variance
 
@@ -39,19 +27,11 @@ SETTINGS = [
 ]
 
 
-def move_parameters(agent, seed=2):
-    """Change the parameters, so that the policy and the values differ from those of `prepare`."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in agent.policy.parameters():
-            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
-
-
 def make_case(kind, masked, memory, changes):
     """Return an agent, its spec, a prepared rollout, and the collected one."""
-    spec = SPECS[kind]
-    role = make_role(COLUMNS, spec=spec, masked=masked)
-    agent = make_exact(
+    spec = literal.SPECS[kind]
+    role = make_role(literal.COLUMNS, spec=spec, masked=masked)
+    agent = literal.make_exact(
         make_ppo, role, memory, **{"entropy_coef": 0.1, "value_coef": 0.7, "gae_lambda": 0.75, **changes}
     )
     collected = to_float64(random_rollout_of(agent, role))
@@ -66,11 +46,11 @@ def compute_literal_terms(agent, spec, rollout):
     if settings.clip_ratio_schedule == "linear":
         scale += agent.progress * (settings.clip_ratio_final_fraction - 1)
     clip = settings.clip_ratio * scale
-    statistics, v = compute_outputs_by_step(agent, rollout, ROWS)
+    statistics, v = literal.compute_outputs_by_step(agent, rollout, literal.ROWS)
     advantage, target, old_value = (targets[name] for name in ("advantage", "value", "old_value"))
     if settings.normalize_advantages:
-        advantage = normalize(advantage, rollout.valid)
-    log_probs = (compute_log_prob(spec, each, rollout.raw_action) for each in (statistics, rollout.behavior))
+        advantage = literal.normalize(advantage, rollout.valid)
+    log_probs = (literal.compute_log_prob(spec, each, rollout.raw_action) for each in (statistics, rollout.behavior))
     ratio = torch.sub(*log_probs).exp()
     objective = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
     critic = (target - v).square() / 2
@@ -78,20 +58,20 @@ def compute_literal_terms(agent, spec, rollout):
         value_clip = settings.value_clip * scale
         clipped = old_value + (v - old_value).clamp(-value_clip, value_clip)
         critic = torch.maximum(critic, (target - clipped).square() / 2)
-    kl = compute_kl(spec, rollout.behavior, statistics)
-    return objective, critic, compute_entropy(spec, statistics), ratio, kl, v, clip
+    kl = literal.compute_kl(spec, rollout.behavior, statistics)
+    return objective, critic, literal.compute_entropy(spec, statistics), ratio, kl, v, clip
 
 
 @pytest.mark.parametrize("progress", [0.0, 0.4])
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.parametrize(("kind", "masked", "memory", "changes"), CASES)
+@pytest.mark.parametrize(("kind", "masked", "memory", "changes"), literal.CASES)
 def test_the_gradient_is_that_of_the_clipped_objective(kind, masked, memory, changes, settings, progress):
     agent, spec, rollout, _ = make_case(kind, masked, memory, {**changes, **settings})
     agent.progress = progress
-    move_parameters(agent)
+    literal.move_parameters(agent.policy, 0.1, seed=2)  # the policy and the values differ from those of `prepare`
     objective, critic, entropy, ratio, *_, clip = compute_literal_terms(agent, spec, rollout)
     valid = rollout.valid
-    assert 0 < valid.sum() < ROWS * COLUMNS and ((ratio - 1).abs() > clip)[valid].any()
+    assert 0 < valid.sum() < literal.ROWS * literal.COLUMNS and ((ratio - 1).abs() > clip)[valid].any()
     entropy_coef = 0.1
     if agent.settings.entropy_coef_schedule == "linear":
         entropy_coef *= 1 - progress + progress * agent.settings.entropy_coef_final_fraction
@@ -102,24 +82,27 @@ def test_the_gradient_is_that_of_the_clipped_objective(kind, masked, memory, cha
     torch.testing.assert_close(actual, expected, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize(("kind", "masked", "memory", "changes"), CASES)
+@pytest.mark.parametrize(("kind", "masked", "memory", "changes"), literal.CASES)
 def test_targets_are_those_of_the_network_before_the_epochs(kind, masked, memory, changes):
     agent, _, prepared, collected = make_case(kind, masked, memory, changes)
-    _, v = compute_outputs_by_step(agent, collected, ROWS + 1)
+    _, v = literal.compute_outputs_by_step(agent, collected, literal.ROWS + 1)
     v, valid = v.detach(), collected.valid
-    expected = estimate_by_definition(collected, v, 0.75)
+    expected = literal.estimate_by_definition(collected, v, 0.75)
     torch.testing.assert_close(prepared.targets["value"][valid], expected[valid])
     torch.testing.assert_close(prepared.targets["old_value"], v[:-1])
     torch.testing.assert_close(prepared.targets["advantage"][valid], (expected - v[:-1])[valid])
-    assert all(len(value) == ROWS + 1 for value in prepared.obs.values()) and len(prepared.first) == ROWS + 1
+    assert (
+        all(len(value) == literal.ROWS + 1 for value in prepared.obs.values())
+        and len(prepared.first) == literal.ROWS + 1
+    )
     assert not any(value.requires_grad for value in prepared.targets.values())
 
 
-@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize("kind", literal.SPECS)
 def test_metrics_are_means_over_valid_rows(kind):
     agent, spec, rollout, _ = make_case(kind, False, False, {"target_kl": 0.01})
-    rollout = replace(rollout, weight=torch.ones(COLUMNS).double())
-    move_parameters(agent)
+    rollout = replace(rollout, weight=torch.ones(literal.COLUMNS).double())
+    literal.move_parameters(agent.policy, 0.1, seed=2)  # the policy and the values differ from those of `prepare`
     objective, critic, entropy, ratio, kl, v, clip = compute_literal_terms(agent, spec, rollout)
     result, valid = agent.loss(rollout)[1], rollout.valid
     means = {
@@ -144,7 +127,7 @@ def test_the_logarithm_of_the_ratio_is_at_most_20():
     )
     advantage = -rollout.targets["advantage"].abs() - 1  # a large ratio with a negative advantage is not clipped
     rollout = replace(rollout, targets={**rollout.targets, "advantage": advantage})
-    log_probs = compute_outputs_by_step(agent, rollout, ROWS)[0].detach().log_softmax(-1)
+    log_probs = literal.compute_outputs_by_step(agent, rollout, literal.ROWS)[0].detach().log_softmax(-1)
     action = rollout.raw_action.long()
 
     def compute_gradient_of(log_ratio):

@@ -15,7 +15,7 @@ from algorithm.agents.sac.agent import Sac
 from algorithm.networks import Blueprint, Gru, Mlp
 from algorithm.returns import ESTIMATORS, EstimatorInputs, RewardStream, TraceClipping, estimate_streams
 from algorithm.training.learner import Learner
-from tests.agents.literal import COLUMNS, GAMMA, normalize
+from tests.agents.literal import COLUMNS, GAMMA, move_parameters, normalize
 from tests.builders import (
     PassThrough,
     compute_gradient,
@@ -52,14 +52,6 @@ def make_exact(make, memory=False, **changes):
     for number, network in enumerate([*networks, *(target.network for target in agent.target_networks.values())]):
         move_parameters(network.double(), 0.4, seed=number)
     return agent
-
-
-def move_parameters(network, std, seed=1):
-    """Add noise to all parameters."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter += std * torch.randn(parameter.shape, generator=generator)
 
 
 def make_rollout(agent, seed=1, rows=9):
@@ -201,16 +193,13 @@ def test_the_trust_region_of_acer_limits_the_sum_of_all_advantages():
     changes = {"critic": "state_value", "estimator": "vtrace", "trust_region_delta": 0.02, "value_coef": 0.0}
     agent = make_exact(make_acer, **changes)
     rollout = make_rollout(agent)
-    agent.streams = {
-        name: RewardStream(gamma=GAMMA, weight=1.0, crosses_episodes=False) for name in ("episodic", "novelty")
-    }
+    stream = RewardStream(gamma=GAMMA, weight=1.0, crosses_episodes=False)
+    agent.streams = dict.fromkeys(("episodic", "novelty"), stream)
     head = agent.policy.heads.linear
     with torch.no_grad():  # all values are 0, so that advantages are linear in rewards
         head.weight[ACTIONS:], head.bias[ACTIONS:] = 0, 0
     split = replace(
-        rollout,
-        reward=rollout.reward / 2,
-        bonuses={"episodic": rollout.reward / 8, "novelty": 3 * rollout.reward / 8},
+        rollout, reward=rollout.reward / 2, bonuses={"episodic": rollout.reward / 8, "novelty": 3 * rollout.reward / 8}
     )
     whole = replace(rollout, bonuses={name: torch.zeros_like(rollout.reward) for name in STREAMS})
     reports = [agent.loss(each) for each in (split, whole)]
@@ -305,13 +294,8 @@ def test_values_of_streams_converge_to_their_known_values(make_agent):
     stream = RewardStream(gamma=0.9, weight=1.0, crosses_episodes=True)
     streams = {"crossing": stream, "episodic": replace(stream, crosses_episodes=False)}
     role = make_role(COLUMNS, N_STATES, 2)
-    settings = {
-        "gamma": 0.9,
-        "learning_rate": 0.1,
-        "learning_rate_schedule": "constant",
-        "optimizer": "adam",
-        "max_grad_norm": 10.0,
-    }
+    settings = {"gamma": 0.9, "learning_rate": 0.1, "learning_rate_schedule": "constant", "optimizer": "adam"}
+    settings["max_grad_norm"] = 10.0
     if make_agent is make_ppo:
         settings |= {"normalize_advantages": False, "epochs": 1}
     agent = make_agent(role, Blueprint(encoders={"*": PassThrough()}), streams=streams, **settings)

@@ -77,9 +77,7 @@ def test_an_embedding_that_is_not_finite_has_the_bonus_nan_and_no_influence(bad)
 
 def test_visits_by_hand():
     keys = np.array([7, -3, 7, 7, 2**62, -3])
-    np.testing.assert_allclose(
-        VisitCounts(1, "inverse_sqrt").add(0, keys), [1, 1, 2**-0.5, 3**-0.5, 1, 2**-0.5], rtol=1e-6
-    )
+    np.testing.assert_allclose(make_counts(1).add(0, keys), [1, 1, 2**-0.5, 3**-0.5, 1, 2**-0.5], rtol=1e-6)
     assert VisitCounts(1, "first_visit").add(0, keys).tolist() == [1, 1, 0, 0, 1, 0]
 
 

@@ -19,23 +19,14 @@ from algorithm.parts.components_builder import compute_agent_replay_size
 from algorithm.rollout import Rollout
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
-from tests.builders import (
-    make_a2c,
-    make_acer,
-    make_role,
-    make_sac,
-    random_rollout,
-    random_rollout_of,
-    read_defaults,
-    update,
-)
+from tests import builders
 
 ENDS = ("running", "termination", "truncation")
 
 
 def make_learner(role: Role | None = None, agent=None, **changes) -> Learner:
-    role = role or make_role()
-    agent = agent or make_acer(role)
+    role = role or builders.make_role()
+    agent = agent or builders.make_acer(role)
     return Learner(agent, role, {"episodic": Episodic(EpisodicSettings(**changes))}, None)
 
 
@@ -79,7 +70,7 @@ def count_by_loop(episodes: list[list[int]], bonus: str) -> np.ndarray:
 def cut_lane(states, first, lane: int, begin: int, end: int, continues: bool) -> Rollout:
     """Return rows `begin` to `end` of a lane as a collected rollout of one column."""
     rows = end - begin
-    template = random_rollout(np.random.default_rng(0), rows, 1)
+    template = builders.random_rollout(np.random.default_rng(0), rows, 1)
     obs = np.repeat(states[begin : end + 1, None, None].astype(np.float32), 3, -1)
     return replace(
         template,
@@ -187,8 +178,8 @@ def test_observations_that_match_the_pattern_are_counted_but_never_the_mask(patt
     specs = {"a": ObsSpec((1,)), "ab": ObsSpec((1,)), "image": ObsSpec((1, 2, 2), "uint8"), ACTION_MASK: ObsSpec((3,))}
     role = Role(1, specs, ActionSpec(branches=(3,)))
     auxiliary = Episodic(EpisodicSettings(observations=pattern))
-    auxiliary.build(make_acer(), role)
-    rollout = random_rollout(np.random.default_rng(0), 4, 1)
+    auxiliary.build(builders.make_acer(), role)
+    rollout = builders.random_rollout(np.random.default_rng(0), 4, 1)
     obs = {name: np.zeros((5, 1, *spec.shape), spec.dtype) for name, spec in specs.items()}
     obs["a"][:, 0, 0] = obs[ACTION_MASK][:, 0, 0] = range(5)
     rollout = replace(rollout, obs=obs, first=np.arange(5)[:, None] == 0, continues_previous=np.array([False]))
@@ -199,7 +190,7 @@ def test_observations_that_match_the_pattern_are_counted_but_never_the_mask(patt
 def make_collected(rows: int = 12, columns: int = 4, seed: int = 0) -> Rollout:
     """Return a rollout with every kind of boundary whose observations repeat."""
     rng = np.random.default_rng(seed)
-    rollout = random_rollout(rng, rows, columns)
+    rollout = builders.random_rollout(rng, rows, columns)
     return replace(rollout, obs={"obs": rng.integers(2, size=(rows + 1, columns, 3)).astype(np.float32)})
 
 
@@ -223,11 +214,11 @@ def test_a_checkpoint_without_episodes_is_an_error_of_one_line():
     with pytest.raises(ValueError, match=message):
         make_learner().restore(saved.state())
     with pytest.raises(ValueError, match=message):
-        make_learner().restore(Learner(make_acer(), make_role(), {}, None).state())
+        make_learner().restore(Learner(builders.make_acer(), builders.make_role(), {}, None).state())
 
 
 def test_the_memory_budget_counts_the_stored_bonus():
-    config, role = ReplayConfig(**{**read_defaults("replay_config"), "capacity": 1000}), make_role()
+    config, role = ReplayConfig(**{**builders.read_defaults("replay_config"), "capacity": 1000}), builders.make_role()
     learner = make_learner(role)
     without = compute_agent_replay_size(config, learner.agent, role, 0)
     with_bonus = compute_agent_replay_size(config, learner.agent, role, learner.auxiliaries.n_records)
@@ -236,10 +227,10 @@ def test_the_memory_budget_counts_the_stored_bonus():
 
 
 def test_the_bonus_is_added_to_the_reward_after_the_burn_in_and_not_to_the_stored_one():
-    role = make_role()
-    agent = make_acer(role, Blueprint(body=Mlp(8), memory=Gru(8)), burn_in_step=2, reward_scale=2.0)
+    role = builders.make_role()
+    agent = builders.make_acer(role, Blueprint(body=Mlp(8), memory=Gru(8)), burn_in_step=2, reward_scale=2.0)
     learner = make_learner(role, agent, strength=0.5)
-    rollout = learner.record(random_rollout_of(agent, role))
+    rollout = learner.record(builders.random_rollout_of(agent, role))
     stored = rollout.reward.copy()
     batch = replace(rollout, burn_in=2, memory=rollout.memory).convert(torch.from_numpy)
     learner._transform_rewards(batch)
@@ -249,30 +240,30 @@ def test_the_bonus_is_added_to_the_reward_after_the_burn_in_and_not_to_the_store
     np.testing.assert_array_equal(rollout.reward, stored)
 
 
-@pytest.mark.parametrize("make_agent", [make_acer, make_sac, make_a2c])
+@pytest.mark.parametrize("make_agent", [builders.make_acer, builders.make_sac, builders.make_a2c])
 @pytest.mark.parametrize("changes", [{}, {"memory": "embeddings", "features": "agent"}])
 def test_without_a_module_and_strength_nothing_changes(make_agent, changes):
     learner, without = make_learner(agent=make_agent(), strength=0.0, **changes), None
-    without = Learner(make_agent(), make_role(), {}, None)
+    without = Learner(make_agent(), builders.make_role(), {}, None)
     for seed in range(3):
         rollout = make_collected(seed=seed)
-        update(learner, learner.record(rollout))
-        update(without, rollout)
+        builders.update(learner, learner.record(rollout))
+        builders.update(without, rollout)
     assert learner.parameters.vector.equal(without.parameters.vector)
     assert learner.auxiliaries.modules == {} == learner.auxiliaries.groups
 
 
 def test_the_inverse_model_trains_the_embedding_and_not_the_agent():
-    role = make_role()
+    role = builders.make_role()
     learner = make_learner(role, memory="embeddings", learning_rate=0.01, strength=0.0)
-    without = Learner(make_acer(role), role, {}, None)
+    without = Learner(builders.make_acer(role), role, {}, None)
     group = learner.parameters.group_slices["auxiliary/episodic"]
     before = learner.parameters.vector[group].clone()
     losses = []
     for _ in range(40):
         rollout = learner.record(make_collected(seed=0))
-        losses.append(float(update(learner, rollout).compute_metrics()["train/episodic_inverse_error"]))
-        update(without, rollout)
+        losses.append(float(builders.update(learner, rollout).compute_metrics()["train/episodic_inverse_error"]))
+        builders.update(without, rollout)
     assert losses[-1] < losses[0] - 0.1
     assert (learner.parameters.vector[group] != before).float().mean() > 0.5
     agent = learner.parameters.group_slices["acer"]
@@ -324,6 +315,4 @@ def test_settings_with_an_effect_are_accepted():
 def test_a_pattern_that_matches_no_observation_is_an_error_of_one_line():
     with pytest.raises(UserError) as error:
         make_learner(observations="image")
-    assert str(error.value) == (
-        "auxiliaries.episodic: observations 'image' is the name of no observation; they are obs"
-    )
+    assert str(error.value) == "auxiliaries.episodic: observations 'image' is the name of no observation; they are obs"

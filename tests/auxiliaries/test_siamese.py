@@ -112,9 +112,7 @@ def test_only_the_agent_s_encoder_and_the_trained_heads_get_a_gradient(kind):
     torso = agent.policy.torso
     for part in (torso.encoders, torso.body, learner.auxiliaries.modules["auxiliary/siamese"]):
         assert all(parameter.grad.any() for parameter in part.parameters())
-    assert not any(
-        parameter.grad.any() for part in (torso.memory, agent.policy.heads) for parameter in part.parameters()
-    )
+    assert not any(each.grad.any() for part in (torso.memory, agent.policy.heads) for each in part.parameters())
     assert parameters.target_slices.keys() >= {"auxiliary/siamese/torso", "auxiliary/siamese/projector"}
     for target in auxiliary.make_target_networks().values():
         assert all(parameter.grad is None and not parameter.requires_grad for parameter in target.network.parameters())

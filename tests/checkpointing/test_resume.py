@@ -49,7 +49,9 @@ SETTINGS = {
     "a2c_config": {"rollout_length": 8},
     "ppo_config": {"rollout_length": 8, "epochs": 3, "minibatches": 2},
 }
-HYBRID = {"continuous": 1, "branches": [3]}
+CONTINUOUS, HYBRID = {"continuous": 2}, {"continuous": 1, "branches": [3]}
+SHORT = {"rollout_length": 4, "sequence_length": 6, "burn_in_step": 2}
+THREE_CRITICS = {"ensemble_q_num": 3, "ensemble_q_sample": 2}
 # By their paths, so that workers find the fakes, too.
 ENV_TYPES = {"any": "AnyAction", "growing": "Growing", "roles": "TwoRoles", "skipping": "Skipping"}
 
@@ -81,7 +83,7 @@ RUNS = {
     },
     # A critic that samples actions draws from torch's global generator.
     "continuous, noisy and normalised": {
-        "base_config": base("any", env_args={"continuous": 2}),
+        "base_config": base("any", env_args=CONTINUOUS),
         "acer_config": {"std": "learned"},
         "explorer": {"action_noise": [0.0, 0.4]},
         "encoder": "Vector(normalize=True)",
@@ -113,13 +115,7 @@ RUNS = {
     },
     "sac, hybrid and recurrent": {
         "base_config": base("any", algorithm="SAC", env_args=HYBRID, evaluate_every=50, evaluate_greedy=False),
-        "sac_config": {
-            "n_step": 3,
-            "burn_in_step": 3,
-            "update_target_per_step": 3,
-            "ensemble_q_num": 3,
-            "ensemble_q_sample": 2,
-        },
+        "sac_config": {"n_step": 3, "burn_in_step": 3, "update_target_per_step": 3, **THREE_CRITICS},
         "memory": "Gru(6)",
     },
     "sac, shifted images, recurrent and rnd": {
@@ -130,7 +126,7 @@ RUNS = {
         "memory": "Gru(6), augmentations={'*': RandomShift(1)}",
     },
     "sac, categorical and residual, with resets": {
-        "base_config": base("any", algorithm="SAC", env_args={"continuous": 2}),
+        "base_config": base("any", algorithm="SAC", env_args=CONTINUOUS),
         "sac_config": {
             "critic": "categorical",
             "n_atoms": 11,
@@ -156,12 +152,7 @@ RUNS = {
     "reactor, lazy, memories of policy and critic, skipping": {
         "base_config": base("skipping", algorithm="REACTOR", evaluate_every=50),
         "replay_config": {"capacity": 300, "sampler": "lazy"},
-        "reactor_config": {
-            "rollout_length": 4,
-            "sequence_length": 6,
-            "burn_in_step": 2,
-            "reward_normalization": "return_std",
-        },
+        "reactor_config": {**SHORT, "reward_normalization": "return_std"},
         "encoder": "FrameStack(3, Vector(normalize=True))",
         "memory": "Gru(5), policy=Lstm(4), critic=Gru(6)",
     },
@@ -172,9 +163,7 @@ RUNS = {
         "memory": "Gru(6)",
     },
     "ppo": {
-        "base_config": base(
-            "any", algorithm="PPO", env_args={"continuous": 2}, evaluate_every=50, evaluate_greedy=False
-        ),
+        "base_config": base("any", algorithm="PPO", env_args=CONTINUOUS, evaluate_every=50, evaluate_greedy=False),
         "ppo_config": {"clip_ratio_schedule": "linear", "target_kl": 0.002, "value_clip": 0.2},
         "explorer": {"action_noise": [0.0, 0.4]},
         "encoder": "Vector(normalize=True)",
@@ -198,7 +187,7 @@ RUNS = {
     "agents that are added, lazy and recurrent, episodic bonus by features": {
         "base_config": base("growing", evaluate_every=50),
         "replay_config": {"capacity": 150, "sampler": "lazy"},
-        "acer_config": {"rollout_length": 4, "sequence_length": 6, "burn_in_step": 2},
+        "acer_config": SHORT,
         "auxiliaries": {"episodic": {"memory": "embeddings", "features": "agent", "neighbors": 3}},
         "memory": "Gru(6)",
     },

@@ -95,11 +95,9 @@ def evaluated(checkpoints, means):
 
 
 HARM = {
-    "damaged": lambda folder: (folder / "best.json").write_bytes(b'{"checkp\xff'),
-    "missing": lambda folder: (folder / "best.json").unlink(),
-    "naming a damaged one": lambda folder: (folder / "best.json").write_text(
-        '{"checkpoint": "000000000004", "return": 9.0}'
-    ),
+    "damaged": lambda path: path.write_bytes(b'{"checkp\xff'),
+    "missing": lambda path: path.unlink(),
+    "naming a damaged one": lambda path: path.write_text('{"checkpoint": "000000000004", "return": 9.0}'),
 }
 
 
@@ -107,7 +105,7 @@ HARM = {
 def test_a_damaged_record_is_recovered_from_the_metrics(many_checkpoints, harm):
     evaluated(many_checkpoints, {1: 5.0, 2: 5.0, 3: None, 4: 7.0, 5: 4.0})
     (many_checkpoints.folder / "000000000004" / "counters.json").write_text("{}")
-    HARM[harm](many_checkpoints.folder)
+    HARM[harm](many_checkpoints.best.path)
     again, logged = prepare_again(many_checkpoints)
     assert len(logged) == 1 and logged[0].endswith("checkpoint 000000000002 has the best evaluation")
     for best in (again.best, BestCheckpoint(many_checkpoints.folder)):

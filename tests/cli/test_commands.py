@@ -325,16 +325,14 @@ def interrupt_replacement(*missing: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "status", "env_steps"),
+    ("options", "status", "steps"),
     [("--resume --max_step 120", 0, 120), ("--run", 0, 90), ("--force --set base_config.env_name=nothing", 2, 90)],
 )
 @pytest.mark.parametrize("missing", [["checkpoints"], ["checkpoints", "metrics.csv", "result.json"], ["."]])
-def test_the_old_run_is_put_back_if_force_was_killed_before_a_checkpoint(
-    options, status, env_steps, missing, command, run
-):
+def test_the_old_run_is_put_back_if_force_was_killed_before_a_checkpoint(options, status, steps, missing, command, run):
     interrupt_replacement(*missing)
     shown = command(f"mine/task -n a {options}", status).out
-    assert list_runs() == ["a"] and not (RUN / "new.txt").exists() and result("a")["env_steps"] == env_steps
+    assert list_runs() == ["a"] and not (RUN / "new.txt").exists() and result("a")["env_steps"] == steps
     line = "runs/mine/task/a is the run from before --force, which was killed before the new run had a checkpoint"
     assert (line in shown) == (status == 0)
 

@@ -9,21 +9,7 @@ import pytest
 from rich.console import Console
 
 from algorithm.cli import display as module
-from algorithm.cli.display import (
-    ASCII_LEVELS,
-    BAR_WIDTH,
-    LEVELS,
-    MAX_POINTS,
-    PARTS,
-    ProgressPanel,
-    compute_goal_fraction,
-    display_playing,
-    draw_sparkline,
-    format_line,
-    live_display,
-    read_memory,
-    round_to_total,
-)
+from algorithm.cli.display import ASCII_LEVELS, BAR_WIDTH, MAX_POINTS, PARTS, ProgressPanel, format_line, live_display
 from algorithm.training.progress import Counters, EvaluatedMean, Progress, RoleProgress, Throughput
 from algorithm.training.timer import PHASES
 
@@ -100,23 +86,13 @@ def test_the_line_has_all_values():
 
 def test_unknown_values_are_left_out():
     unknown = RoleProgress(mean=NAN, first=None, best=None, length=NAN, policy_metrics={}, losses={})
-    progress = replace(
-        PROGRESS,
-        max_step=None,
-        fraction_done=None,
-        seconds_left=None,
-        goal=None,
-        roles={"agent": unknown},
-        evaluation=None,
-        best_evaluation=None,
-    )
+    names = ("max_step", "fraction_done", "seconds_left", "goal", "evaluation", "best_evaluation")
+    progress = replace(PROGRESS, roles={"agent": unknown}, **dict.fromkeys(names))
     assert format_line(progress).startswith("412,000 steps  return -  8,123 steps/s")
     rows = "\n".join(drawn(progress))
     assert "no episode yet" in rows
     for text in (format_line(progress), rows):
-        assert not [
-            word for word in ("left", "nan", "goal", "length", "policy", "losses", "evaluation") if word in text
-        ]
+        assert not any(word in text for word in ("left", "nan", "goal", "length", "policy", "losses", "evaluation"))
 
 
 def test_rates_below_ten_have_two_digits():
@@ -220,7 +196,9 @@ def test_texts_have_colors():
     ("mean", "cells"), [(20.0, 0), (110.0, 16), (200.0, 32), (250.0, 32), (-50.0, 0)], ids=lambda value: f"{value:g}"
 )
 def test_the_bar_of_the_goal_starts_at_the_first_mean_return(mean, cells):
-    assert max(0.0, compute_goal_fraction(replace(STANDING, mean=mean), 200.0)) * BAR_WIDTH == pytest.approx(cells)
+    assert max(0.0, module.compute_goal_fraction(replace(STANDING, mean=mean), 200.0)) * BAR_WIDTH == pytest.approx(
+        cells
+    )
 
 
 class Screen:
@@ -405,7 +383,7 @@ def test_an_evaluation_that_is_the_best_one_is_marked_and_one_over_roles_is_name
 def test_played_episodes_are_counted_in_one_line_of_a_terminal_which_disappears():
     console = terminal(30, height=20)
     screen = Screen(30, console.file)
-    with display_playing(console, console.print) as show:
+    with module.display_playing(console, console.print) as show:
         show("playing", 0, 20, 1)
         screen.update()
         assert screen.shown() == ["playing: 0 of 20 episodes, st\N{HORIZONTAL ELLIPSIS}"]
@@ -419,7 +397,7 @@ def test_played_episodes_are_counted_in_one_line_of_a_terminal_which_disappears(
 
 def test_played_episodes_have_a_line_for_each_activity_elsewhere():
     logged = []
-    with display_playing(terminal(force_terminal=False), logged.append) as show:
+    with module.display_playing(terminal(force_terminal=False), logged.append) as show:
         for activity in ("playing", "recording videos"):
             for done in range(3):
                 show(activity, done, 2, 5)
@@ -429,10 +407,10 @@ def test_played_episodes_have_a_line_for_each_activity_elsewhere():
 @pytest.mark.parametrize("total", [100, 17, 1])
 @pytest.mark.parametrize("shares", [[0.333, 0.333, 0.334], [0.004] * 5 + [0.98], [1.0], [0.495, 0.495, 0.01]])
 def test_percentages_have_the_sum_of_a_hundred(shares, total):
-    rounded = round_to_total(dict(enumerate(shares)), total)
+    rounded = module.round_to_total(dict(enumerate(shares)), total)
     assert sum(rounded.values()) == total
     assert all(abs(rounded[part] - total * share) < 1 for part, share in enumerate(shares))
-    assert round_to_total({"acting": 0.0}, 100) == {}
+    assert module.round_to_total({"acting": 0.0}, 100) == {}
 
 
 @pytest.mark.parametrize(
@@ -450,17 +428,17 @@ def test_percentages_have_the_sum_of_a_hundred(shares, total):
     ],
 )
 def test_known_sparklines(values, width, line):
-    assert draw_sparkline(values, LEVELS, width).plain == line
+    assert module.draw_sparkline(values, module.LEVELS, width).plain == line
 
 
 def test_levels_have_an_ascii_character_each():
-    assert len(LEVELS) == len(ASCII_LEVELS) == len(set(ASCII_LEVELS))
+    assert len(module.LEVELS) == len(ASCII_LEVELS) == len(set(ASCII_LEVELS))
     assert ASCII_LEVELS.isascii()
-    assert draw_sparkline([0.0, 1.0], ASCII_LEVELS, 10).plain == "_@"
+    assert module.draw_sparkline([0.0, 1.0], ASCII_LEVELS, 10).plain == "_@"
 
 
 def test_the_memory_of_this_process_is_plausible():
     held = bytearray(50_000_000)
     held[::4096] = b"1" * len(held[::4096])
-    used = read_memory()
+    used = module.read_memory()
     assert used is not None and 50_000_000 < used < 10**11

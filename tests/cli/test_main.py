@@ -232,12 +232,10 @@ def own_environment():
     Path("envs/mine/task/env.py").write_text(ENVIRONMENT)
 
 
-@pytest.mark.parametrize(("arguments", "status"), [([], 0), (["--env_args", "fails=true"], 3)])
-def test_a_process_collects_garbage_and_exits_with_its_status_after_all_exit_handlers(
-    arguments, status, own_environment
-):
+@pytest.mark.parametrize(("options", "status"), [([], 0), (["--env_args", "fails=true"], 3)])
+def test_a_process_collects_garbage_and_exits_with_its_status_after_all_exit_handlers(options, status, own_environment):
     """Garbage of training is collected, objects of imported modules are not."""
-    finished = start("mine/task", "-n", "a", *arguments)
+    finished = start("mine/task", "-n", "a", *options)
     assert finished.returncode == status
     assert "no line" in finished.stdout
     first, *_, last = finished.stderr.splitlines()

@@ -5,22 +5,19 @@ import pty
 import shlex
 import subprocess
 import sys
-from functools import partial
-from types import SimpleNamespace
 
 import pytest
 
-from algorithm.checkpointing.checkpoint import write_all
-from algorithm.checkpointing.store import CheckpointStore, CheckpointWriter
+from algorithm.checkpointing.store import CheckpointStore
 from algorithm.cli import training as module
 from algorithm.cli.output import wrap_words
 from algorithm.cli.training import report_result
 from algorithm.config.loader import resolve
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.callbacks import RunResult
-from algorithm.training.components import TrainingComponents
 from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.progress import Counters
+from tests.checkpointing.test_store import save
 
 COMMAND = "python main.py gym/cartpole -n first --resume"
 
@@ -74,7 +71,7 @@ def folder(tmp_path):
     return RunFolder.create("some/task", source, "my run", resolve([]).tree)
 
 
-def report_lines(folder, monkeypatch=None, **changes) -> list[str]:
+def report_lines(folder, **changes) -> list[str]:
     values = {
         "goal_reached": True,
         "counters": Counters(env_steps=18_040, updates=900, episodes=312, iterations=100, seconds=6.1),
@@ -116,15 +113,9 @@ def test_commands_are_quoted_for_windows(monkeypatch):
 
 
 def test_better_weights_than_the_last_ones_are_named(folder):
-    store, actor = CheckpointStore(folder.path / "checkpoints", 5), SimpleNamespace(state=lambda: None)
-    writer = CheckpointWriter(store, partial(write_all, TrainingComponents(None, None), actor), {}, print)
-    checkpoint = writer.write(Counters(env_steps=12_000))
-    assert "best in evaluation, used by --run: the weights after 12,000 env steps" in report_lines(
-        folder, best=checkpoint
-    )
-    assert not any(
-        "best" in line for line in report_lines(folder, best=checkpoint, counters=Counters(env_steps=12_000))
-    )
+    saved = save(CheckpointStore(folder.path / "checkpoints", 5), 12_000)
+    assert "best in evaluation, used by --run: the weights after 12,000 env steps" in report_lines(folder, best=saved)
+    assert not any("best" in line for line in report_lines(folder, best=saved, counters=saved.counters))
 
 
 def test_several_roles_are_named(folder):

@@ -262,9 +262,7 @@ def test_help_lists_every_option_once(words, capsys):
     listed = re.findall(r"^  (?:-\w(?: [A-Z]+)?, )?(--[\w-]+)", page, re.MULTILINE)
     assert sorted(listed) == sorted(text for text in parser._option_string_actions if text.startswith("--"))
     assert not any("_" in name for name in listed)
-    commands = re.findall(
-        r"^  ([\w-]+)  +\w.*", page.partition("\ncommands")[2].partition("\nexamples")[0], re.MULTILINE
-    )
+    commands = re.findall(r"^  ([\w-]+)  +\w.*", page.partition("\ncommands")[2].partition("\nexamples")[0], re.M)
     assert commands == ([] if words else list(COMMANDS))
 
 
@@ -276,10 +274,7 @@ def test_version_prints_the_version_of_the_package(capsys):
 
 def test_ray_selects_the_runtime_and_the_cluster():
     *_, layer = collect_layers(parse_arguments(["gym/cartpole", "--ray", "10.0.0.1:6379"])[1])
-    expected = {
-        "base_config": {"runtime": "CLUSTER"},
-        "cluster_config": {"address": "10.0.0.1:6379", "host": "ray"},
-    }
+    expected = {"base_config": {"runtime": "CLUSTER"}, "cluster_config": {"address": "10.0.0.1:6379", "host": "ray"}}
     assert layer == ("--ray", expected)
 
 

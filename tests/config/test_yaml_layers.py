@@ -7,14 +7,6 @@ import pytest
 import yaml
 
 from algorithm.config import yaml_layers
-from algorithm.config.yaml_layers import (
-    format_commented,
-    format_variant,
-    format_yaml,
-    parse_yaml,
-    read_yaml,
-    write_variant,
-)
 from algorithm.errors import UserError
 
 
@@ -30,9 +22,9 @@ def test_commented_yaml_is_read_back_unchanged():
         "a": {"b": "x" * 60, "c": 1e-5, "d": None, "e": [1, "off", "1e-3", "010", "1:30"], "f": {}, "h" * 50: "1"},
         "g": "#: '",
     }
-    lines = list(format_commented(tree, {"a": "one", "a.b": "two # of it", f"a.{'h' * 50}": "three"}))
+    lines = list(yaml_layers.format_commented(tree, {"a": "one", "a.b": "two # of it", f"a.{'h' * 50}": "three"}))
     text = "default:\n" + "\n".join(lines)
-    assert parse_yaml(text) == {"default": tree}
+    assert yaml_layers.parse_yaml(text) == {"default": tree}
     assert yaml.safe_load(text)["default"]["a"]["b"] == "x" * 60
     assert [line.partition("# ")[2] for line in lines[:2]] == ["one", "two # of it"]
 
@@ -63,9 +55,9 @@ def test_commented_yaml_is_read_back_unchanged():
     ],
 )
 def test_unquoted_words_have_their_common_meaning(text, value):
-    found = parse_yaml(text)
+    found = yaml_layers.parse_yaml(text)
     assert (found, type(found)) == (value, type(value))
-    assert parse_yaml(format_yaml({"a": value})) == {"a": value}
+    assert yaml_layers.parse_yaml(yaml_layers.format_yaml({"a": value})) == {"a": value}
 
 
 @pytest.mark.parametrize(
@@ -75,8 +67,8 @@ def test_a_number_that_is_not_decimal_is_rejected(text):
     with pytest.raises(
         ValueError, match=f"^{text} is not a decimal number; write one without leading zeros, or text in"
     ):
-        parse_yaml(text)
-    assert parse_yaml(format_yaml([text])) == [text]
+        yaml_layers.parse_yaml(text)
+    assert yaml_layers.parse_yaml(yaml_layers.format_yaml([text])) == [text]
 
 
 def make_bomb(start: str, end: str) -> str:
@@ -111,13 +103,13 @@ def make_bomb(start: str, end: str) -> str:
 )
 def test_unreadable_yaml_is_an_error_of_one_line(text, message):
     with pytest.raises(ValueError) as error:
-        parse_yaml(text)
+        yaml_layers.parse_yaml(text)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_anchors_and_merges_are_read():
-    assert parse_yaml("a: &a {x: 1}\nb: {<<: *a, y: 2}\nc: *a") == {
+    assert yaml_layers.parse_yaml("a: &a {x: 1}\nb: {<<: *a, y: 2}\nc: *a") == {
         "a": {"x": 1},
         "b": {"x": 1, "y": 2},
         "c": {"x": 1},
@@ -143,14 +135,14 @@ def write(text, name, tree=TREE):
     """Write a variant into a file with this text and return its new text."""
     path = Path("config.yaml")
     path.write_bytes(text.encode())
-    write_variant(path, name, tree, "a comment")
+    yaml_layers.write_variant(path, name, tree, "a comment")
     return path.read_bytes().decode()
 
 
 def test_a_new_variant_is_added_at_the_end_once():
     written = write(TEXT, "tuned")
-    assert written == TEXT + "\n" + format_variant("tuned", TREE, "a comment")
-    assert read_yaml(Path("config.yaml"))["tuned"] == TREE
+    assert written == TEXT + "\n" + yaml_layers.format_variant("tuned", TREE, "a comment")
+    assert yaml_layers.read_yaml(Path("config.yaml"))["tuned"] == TREE
     assert written.splitlines()[-8:] == [
         "# a comment",
         "tuned:",
@@ -171,7 +163,7 @@ def test_a_variant_is_replaced_with_the_comment_above_it(name):
     for other, comment in comments.items():
         assert (comment in written) == (other != name)
     assert ("# inside" in written) == (name != "first")
-    assert list(read_yaml(Path("config.yaml"))) == ["default", "first", "second"]
+    assert list(yaml_layers.read_yaml(Path("config.yaml"))) == ["default", "first", "second"]
 
 
 def test_a_file_without_a_last_line_end_and_with_other_line_ends_keeps_them():
@@ -190,4 +182,4 @@ def test_a_file_in_another_style_is_an_error_and_stays(text):
 @pytest.mark.parametrize("name", ["a b", "1", "null", "ä", "a: b"])
 def test_any_name_is_read_back(name):
     write(TEXT, name, {"goal": None})
-    assert read_yaml(Path("config.yaml"))[name] == {"goal": None}
+    assert yaml_layers.read_yaml(Path("config.yaml"))[name] == {"goal": None}

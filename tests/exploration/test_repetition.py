@@ -41,9 +41,7 @@ def test_an_episode_starts_without_repetition_and_lanes_are_independent():
     explorer.act(agent, step_of([0, 1, 2], first=True), np.zeros((3, 0)))
     explorer.previous[:] = 1
     np.testing.assert_allclose(
-        softmax(explorer.act(agent, step_of([0, 2]), np.zeros((2, 0))).behavior),
-        [[0.5, 0.5], [0.05, 0.95]],
-        rtol=1e-5,
+        softmax(explorer.act(agent, step_of([0, 2]), np.zeros((2, 0))).behavior), [[0.5, 0.5], [0.05, 0.95]], rtol=1e-5
     )
     explorer.previous[:] = 1
     first = explorer.act(agent, step_of([2], first=True), np.zeros((1, 0)))

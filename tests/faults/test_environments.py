@@ -167,10 +167,7 @@ NN = Path("envs/own/task/nn.py")
 
 @pytest.mark.parametrize(
     ("nn", "status", "message"),
-    [
-        (EXIT_IN_ENCODER, 1, "sys.exit(None) was called"),
-        (f"{STOP}\nraise Stop('enough')\n", 2, "Stop: enough"),
-    ],
+    [(EXIT_IN_ENCODER, 1, "sys.exit(None) was called"), (f"{STOP}\nraise Stop('enough')\n", 2, "Stop: enough")],
 )
 def test_an_error_of_a_network_at_the_start_is_one_line(nn, status, message, capsys):
     write_task()

@@ -5,14 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from algorithm import losses
 from algorithm.distributions import Categorical
-from algorithm.losses import (
-    bias_correction,
-    clipped_importance,
-    leave_one_out,
-    sampled_bias_correction,
-    truncated_importance,
-)
 from tests.oracles import tensor
 
 CLIPS = [0.0, 1.0, 3.0, 1e9]
@@ -22,8 +16,8 @@ def policy_gradient(pi, mu, q, action, target, clip):
     """Return the gradient of Eq. 9 with respect to the logits [A] of one row."""
     policy = Categorical(pi.log())
     v = policy.expectation(q)
-    weight = bias_correction(pi, mu, q - v, clip)
-    weight[action] += truncated_importance(pi[action] / mu[action], target - v, clip)
+    weight = losses.bias_correction(pi, mu, q - v, clip)
+    weight[action] += losses.truncated_importance(pi[action] / mu[action], target - v, clip)
     return policy.summed_score(weight)
 
 
@@ -43,8 +37,8 @@ PI, MU, Q = tensor(0.7, 0.2, 0.1), tensor(0.05, 0.45, 0.5), tensor(1, 2, -1)
 
 
 def test_known_answers_of_both_terms():
-    torch.testing.assert_close(truncated_importance(PI[0] / MU[0], tensor(1.5)[0], 5.0), tensor(7.5)[0])
-    torch.testing.assert_close(bias_correction(PI, MU, torch.ones(3).double(), 5.0), tensor(0.45, 0, 0))
+    torch.testing.assert_close(losses.truncated_importance(PI[0] / MU[0], tensor(1.5)[0], 5.0), tensor(7.5)[0])
+    torch.testing.assert_close(losses.bias_correction(PI, MU, torch.ones(3).double(), 5.0), tensor(0.45, 0, 0))
     gradient = policy_gradient(PI, MU, Q, 0, tensor(2.5)[0], 5.0)
     torch.testing.assert_close(gradient, tensor(2.25, -1.5, -0.75), rtol=0, atol=1e-10)
 
@@ -64,7 +58,7 @@ def test_truncation_and_correction_together_are_unbiased(clip):
 
 def test_truncation_alone_is_biased():
     policy, q = Categorical(PI.log()), tensor(3, 2, -1)
-    weight = MU * truncated_importance(PI / MU, q - policy.expectation(q), 3.0)
+    weight = MU * losses.truncated_importance(PI / MU, q - policy.expectation(q), 3.0)
     assert not torch.allclose(policy.summed_score(weight), wrt_logits(PI, q), atol=1e-2)
 
 
@@ -76,31 +70,31 @@ def test_the_correction_includes_actions_with_mu_0():
 
 @pytest.mark.parametrize("clip", [1.0, 10.0])
 def test_on_policy_there_is_no_correction(clip):
-    assert bias_correction(PI, PI, Q - 1, clip).eq(0).all()
-    assert truncated_importance(torch.ones(3).double(), Q, clip).eq(Q).all()
+    assert losses.bias_correction(PI, PI, Q - 1, clip).eq(0).all()
+    assert losses.truncated_importance(torch.ones(3).double(), Q, clip).eq(Q).all()
 
 
 def test_without_truncation_there_is_no_correction():
-    assert bias_correction(PI, MU, Q - 1, 1e9).eq(0).all()
+    assert losses.bias_correction(PI, MU, Q - 1, 1e9).eq(0).all()
 
 
 def test_known_answers_of_the_sampled_correction():
     """[1 - c / rho]_+ A is 0 up to rho = c, and close to the advantage for large rho."""
-    corrected = sampled_bias_correction(tensor(0.5, 5, 10, 1e6), tensor(3, 3, 3, -2), 5.0)
+    corrected = losses.sampled_bias_correction(tensor(0.5, 5, 10, 1e6), tensor(3, 3, 3, -2), 5.0)
     torch.testing.assert_close(corrected, tensor(0, 0, 1.5, -1.99999))
 
 
 @pytest.mark.parametrize("clip", [0.5, 1.0, 3.0])
 def test_the_mean_of_the_sampled_correction_equals_the_correction_of_all_actions(clip):
-    mean = (PI * sampled_bias_correction(PI / MU, Q - 1, clip)).sum()
-    torch.testing.assert_close(mean, bias_correction(PI, MU, Q - 1, clip).sum())
+    mean = (PI * losses.sampled_bias_correction(PI / MU, Q - 1, clip)).sum()
+    torch.testing.assert_close(mean, losses.bias_correction(PI, MU, Q - 1, clip).sum())
 
 
 def test_known_answers_of_the_clipped_weight():
     rho = tensor(0.7, 0.9, 1.1, 1.3)
-    torch.testing.assert_close(clipped_importance(rho, tensor(2, 2, 2, 2), 0.2), tensor(1.4, 1.8, 2.2, 0))
-    torch.testing.assert_close(clipped_importance(rho, tensor(-2, -2, -2, -2), 0.2), tensor(0, -1.8, -2.2, -2.6))
-    assert clipped_importance(rho, tensor(0, 0, 0, 0), 0.2).eq(0).all()
+    torch.testing.assert_close(losses.clipped_importance(rho, tensor(2, 2, 2, 2), 0.2), tensor(1.4, 1.8, 2.2, 0))
+    torch.testing.assert_close(losses.clipped_importance(rho, tensor(-2, -2, -2, -2), 0.2), tensor(0, -1.8, -2.2, -2.6))
+    assert losses.clipped_importance(rho, tensor(0, 0, 0, 0), 0.2).eq(0).all()
 
 
 @pytest.mark.parametrize("clip", [0.05, 0.2, 1.5])
@@ -113,20 +107,16 @@ def test_the_clipped_weight_is_the_gradient_of_the_clipped_objective(clip):
     objective = torch.minimum(rho * advantage, rho.clamp(1 - clip, 1 + clip) * advantage).sum()
     (expected,) = torch.autograd.grad(objective, log_rho)
     assert expected.eq(0).any() and expected.ne(0).any()
-    torch.testing.assert_close(clipped_importance(rho.detach(), advantage, clip), expected)
+    torch.testing.assert_close(losses.clipped_importance(rho.detach(), advantage, clip), expected)
 
 
 MAX_ACTIONS = 6
-BETAS = {
-    "one": torch.ones_like,
-    "inverse": lambda mu: 1 / mu,
-    "truncated": lambda mu: (1 / mu).clamp(max=3),
-}
+BETAS = {"one": torch.ones_like, "inverse": lambda mu: 1 / mu, "truncated": lambda mu: (1 / mu).clamp(max=3)}
 
 
 def estimate(q, return_taken, action, beta):
     """Return the estimate [A] of the gradient with respect to the probabilities for one row."""
-    return leave_one_out(q, return_taken, torch.tensor([action]), beta)
+    return losses.leave_one_out(q, return_taken, torch.tensor([action]), beta)
 
 
 def expected_estimate(mu, q, q_pi, beta):
@@ -163,7 +153,7 @@ def test_each_row_of_a_batch_has_its_own_action_return_and_weight():
     q = torch.randn(4, 5, 3, generator=generator, dtype=torch.float64)
     return_taken, beta = torch.rand(2, 4, 5, generator=generator, dtype=torch.float64)
     taken = torch.randint(3, (4, 5, 1), generator=generator)
-    result, before = leave_one_out(q, return_taken, taken, beta), q.clone()
+    result, before = losses.leave_one_out(q, return_taken, taken, beta), q.clone()
     for t in range(4):
         for b in range(5):
             expected = q[t, b].clone()
@@ -203,7 +193,5 @@ def test_an_exact_critic_has_no_bias_with_any_beta(bandit, beta):
 @given(bandits(), st.floats(-10, 10))
 def test_a_baseline_of_the_values_has_no_effect(bandit, baseline):
     pi, mu, q, q_pi = bandit
-    plain, shifted = (
-        wrt_logits(pi, expected_estimate(mu, q + shift, q_pi + shift, 1 / mu)) for shift in (0.0, baseline)
-    )
+    plain, shifted = (wrt_logits(pi, expected_estimate(mu, q + by, q_pi + by, 1 / mu)) for by in (0.0, baseline))
     torch.testing.assert_close(plain, shifted, rtol=0, atol=1e-9)

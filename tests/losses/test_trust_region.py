@@ -64,9 +64,8 @@ def test_known_answers_for_a_negative_advantage_of_an_unlikely_action():
 
 def test_at_the_average_policy_the_step_is_the_gradient_in_every_space():
     spaces = directions(AVERAGE, AVERAGE, 2, -5.0)
-    close(
-        trust_region_multiplier(*spaces["probs"], 1.0), tensor(8)
-    )  # active, along a direction that does not change the policy
+    # Active, along a direction that does not change the policy.
+    close(trust_region_multiplier(*spaces["probs"], 1.0), tensor(8))
     for space in spaces:
         close(step_in_logits(AVERAGE, AVERAGE, 2, -5.0, space), spaces["logits"][0], atol=1e-12)
 

@@ -128,9 +128,7 @@ def test_encoding_and_steps_shift_nothing():
 @pytest.mark.parametrize("outside", [False, True], ids=["after the start", "at the start"])
 def test_all_frames_of_a_row_have_the_same_shift(outside):
     frames, rows, lanes = 3, 8, 5
-    torso = make_torso(
-        Blueprint({"*": FrameStack(frames, Vector())}, augmentations={"*": RandomShift(2)}), {"image": IMAGE}
-    )
+    torso = make_torso(Blueprint({"*": FrameStack(frames, Vector())}, augmentations=SHIFT), {"image": IMAGE})
     images = random_obs(rows, lanes)["image"]
     first = torch.zeros(rows, lanes, dtype=torch.bool)
     first[0 if outside else 4] = True

@@ -254,13 +254,11 @@ def test_burn_in_rows_have_no_gradient():
     network = make("all memories", masked=False)
     rollout = random_rollout(np.random.default_rng(0))
     rollout = replace(rollout, first=np.zeros_like(rollout.first), burn_in=2).convert(torch.from_numpy)
-    for output in ("logits", "values"):
+    for name in ("logits", "values"):
         obs = rollout.obs["obs"].clone().requires_grad_()
         memory = torch.zeros(4, network.state_size, requires_grad=True)
         outputs = network.unroll(replace(rollout, obs={"obs": obs}, memory=memory))
-        (gradient,) = torch.autograd.grad(
-            getattr(outputs, output).sum(), [obs], allow_unused=True, materialize_grads=True
-        )
+        (gradient,) = torch.autograd.grad(getattr(outputs, name).sum(), obs, allow_unused=True, materialize_grads=True)
         assert not gradient[:2].any()
-        assert gradient[2:].any() == (output == "values")  # the gradient of the policy ends at the torso
+        assert gradient[2:].any() == (name == "values")  # the gradient of the policy ends at the torso
         assert memory.grad is None

@@ -38,17 +38,15 @@ def test_the_file_makes_the_default_network(obs, action):
 
 
 @pytest.mark.parametrize(
-    ("side", "kind"),
-    [(3, "Vector"), (7, "Vector"), (8, "Conv"), (35, "Conv"), (36, "NatureCnn"), (84, "NatureCnn")],
+    ("side", "kind"), [(3, "Vector"), (7, "Vector"), (8, "Conv"), (35, "Conv"), (36, "NatureCnn"), (84, "NatureCnn")]
 )
 def test_images_are_encoded_by_their_size(side, kind):
     spec = ObsSpec((3, side, side + 7), "uint8", high=255)
     role = Role(1, {"image": spec, "vector": VECTOR}, ActionSpec(0, (2,)))
     encoders = make_default_blueprint(role).encoders
-    assert type(encoders.get("image", encoders["*"])).__name__ == kind
-    assert torch.isfinite(
-        encoders.get("image", encoders["*"])(spec)(torch.zeros(2, *spec.shape, dtype=torch.uint8))
-    ).all()
+    encoder = encoders.get("image", encoders["*"])
+    assert type(encoder).__name__ == kind
+    assert torch.isfinite(encoder(spec)(torch.zeros(2, *spec.shape, dtype=torch.uint8))).all()
 
 
 def test_policy_and_critic_share_no_layers_for_continuous_actions():

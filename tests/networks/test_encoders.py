@@ -134,9 +134,7 @@ def encode(factory, spec, obs):
 def test_every_cell_has_a_one_for_the_code_of_each_channel(dtype):
     n_values, rng = (4, 1, 3), np.random.default_rng(0)
     obs = np.stack([rng.integers(count, size=(5, 2, 2)) for count in n_values], 1).astype(dtype)
-    expected = np.concatenate(
-        [obs[:, channel] == code for channel, count in enumerate(n_values) for code in range(count)], 1
-    )
+    expected = np.concatenate([obs[:, channel] == code for channel, n in enumerate(n_values) for code in range(n)], 1)
     encoded = encode(OneHot(*n_values), VIEW, obs)
     np.testing.assert_array_equal(encoded, expected.reshape(5, -1))
     np.testing.assert_array_equal(encoded.sum(1), 3 * 4)

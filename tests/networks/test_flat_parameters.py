@@ -7,16 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks import (
-    Blueprint,
-    Conv,
-    FlatParameters,
-    ImpalaResNet,
-    Mlp,
-    RunningMoments,
-    TargetNetwork,
-    Vector,
-)
+from algorithm.networks import Blueprint, Conv, FlatParameters, ImpalaResNet, Mlp, RunningMoments, TargetNetwork, Vector
 from algorithm.networks.flat_parameters import choose_dtype
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner

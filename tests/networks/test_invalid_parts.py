@@ -71,10 +71,7 @@ CHANGING = "does not support batch norms, unit weights or spectral norms"
         (lambda: Conv(16, 3, 1), "layer 16;"),
         (lambda: Conv((16, 3, 1), activation="gelu"), "'gelu' is unknown; there are relu, tanh"),
         (lambda: NatureCnn()(ObsSpec((4, 35, 84), "uint8")), r"35, 84\] is too small for NatureCnn: layer 3 .* 2 x 9"),
-        (
-            lambda: Conv((1, 3, 1))(ObsSpec((5, 2, 9))),
-            r"is too small for Conv: layer 1 has an input of 2 x 9 .* of 3",
-        ),
+        (lambda: Conv((1, 3, 1))(ObsSpec((5, 2, 9))), r"is too small for Conv: layer 1 has an input of 2 x 9 .* of 3"),
         (lambda: Conv((1, 3, 1))(ObsSpec((9,))), r"\[9\] is not an image \[channels, rows, columns\]"),
         (lambda: ImpalaResNet(()), "at least one stage"),
         (lambda: ImpalaResNet()(ObsSpec((4, 84, 84, 3))), r"\[4, 84, 84, 3\] is not an image"),
@@ -97,10 +94,7 @@ CHANGING = "does not support batch norms, unit weights or spectral norms"
         (lambda: RandomShift(1.5), "a shift of 1.5 pixels; it must be an integer"),
         (lambda: RandomShift(True), "a shift of True pixels; it must be an integer"),
         (lambda: RandomShift(6)(SMALL), r"an image \[2, 6, 7\] is too small for a shift of up to 6 pixels"),
-        (
-            lambda: shift_images(**{"*": RandomShift(1)}),
-            r"shifts images .*, not an observation \[3\]; name the",
-        ),
+        (lambda: shift_images(**{"*": RandomShift(1)}), r"shifts images .*, not an observation \[3\]; name the"),
         (lambda: shift_images(picture=RandomShift(1)), r"of 'picture', but the observations are \['image', 'vector'\]"),
         (
             lambda: make_acer(blueprint=Blueprint(augmentations={"*": lambda spec: abs}), trust_region="full"),
@@ -135,18 +129,12 @@ def test_invalid_arguments_and_observations_are_rejected(make, message):
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        (
-            {"body": Gru(4)},
-            "Gru made a GruMemory, which has no `forward`.*; a memory goes into memory=, and only R",
-        ),
+        ({"body": Gru(4)}, "Gru made a GruMemory, which has no `forward`.*; a memory goes into memory=, and only R"),
         ({"policy": int}, "int made a value of type int; it must make a torch module"),
         ({"critic": NoForward}, "NoForward made a NoForward, which has no `forward` and does not fit here$"),
         ({"memory": Mlp(4)}, "Mlp made a LayerStack, which has no `step` and does not fit here$"),
         ({"encoders": {"*": lambda spec: None}}, "<lambda> made a value of type NoneType; it must make a torch module"),
-        (
-            {"augmentations": {"*": lambda spec: None}},
-            "type NoneType; it must make a function of observations",
-        ),
+        ({"augmentations": {"*": lambda spec: None}}, "type NoneType; it must make a function of observations"),
     ],
 )
 def test_a_module_that_does_not_fit_its_part_is_rejected(make, parts, message):

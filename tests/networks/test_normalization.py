@@ -10,17 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks import Mlp, Residual, batch_statistics
+from algorithm.networks import Mlp, Residual, batch_statistics, normalization
 from algorithm.networks import layers as module
-from algorithm.networks.normalization import (
-    BatchNorm,
-    BatchRenorm,
-    LayerNorm,
-    RmsNorm,
-    can_fuse,
-    find_batch_norms,
-    make_norm,
-)
 from tests.builders import perturb
 
 SIZE = 5
@@ -31,12 +22,12 @@ def rows(*shape: int, seed: int = 0) -> torch.Tensor:
     return 3 * torch.randn(*shape, SIZE, generator=generator) + torch.arange(SIZE)
 
 
-def commit(layer: BatchNorm) -> None:
+def commit(layer: normalization.BatchNorm) -> None:
     layer.running += layer.increment
     layer.increment.zero_()
 
 
-def torch_norm(layer: BatchNorm) -> nn.BatchNorm1d:
+def torch_norm(layer: normalization.BatchNorm) -> nn.BatchNorm1d:
     """Return torch's layer with the same parameters and running statistics."""
     other = nn.BatchNorm1d(SIZE, eps=1e-5, momentum=0.01)
     with torch.no_grad():
@@ -64,7 +55,7 @@ def gradients(function, layer, x):
 
 
 def test_batch_norm_equals_torchs_in_both_modes():
-    layer, x = perturb(BatchNorm(SIZE)), rows(7)
+    layer, x = perturb(normalization.BatchNorm(SIZE)), rows(7)
     other, batch = torch_norm(layer), partial(normalize, layer, commits=True)
     for ours, theirs in zip(gradients(batch, layer, x), gradients(other.train(), other, x), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
@@ -75,7 +66,7 @@ def test_batch_norm_equals_torchs_in_both_modes():
 
 
 def test_the_gradient_of_a_batch_with_invalid_rows_is_exact():
-    layer = perturb(BatchNorm(SIZE))
+    layer = perturb(normalization.BatchNorm(SIZE))
     valid = torch.tensor([True, False, True, True, False, True])
 
     def reference(x):
@@ -90,7 +81,7 @@ def test_the_gradient_of_a_batch_with_invalid_rows_is_exact():
 
 @pytest.mark.parametrize("norm", ["batch", "batch_renorm"])
 def test_invalid_rows_do_not_count(norm):
-    layer, x = perturb(make_norm(norm, SIZE)), rows(4, 3)
+    layer, x = perturb(normalization.make_norm(norm, SIZE)), rows(4, 3)
     valid = torch.rand(4, 3, generator=torch.Generator().manual_seed(2)) < 0.6
     changed = torch.where(valid.unsqueeze(-1), x, 1e3 * rows(4, 3, seed=1))
     results = []
@@ -100,7 +91,7 @@ def test_invalid_rows_do_not_count(norm):
 
 
 def test_a_batch_without_valid_rows_commits_nothing():
-    layer = perturb(BatchRenorm(SIZE))
+    layer = perturb(normalization.BatchRenorm(SIZE))
     assert normalize(layer, rows(6), torch.zeros(6, dtype=torch.bool), commits=True).isfinite().all()
     assert not layer.increment.any()
 
@@ -108,7 +99,7 @@ def test_a_batch_without_valid_rows_commits_nothing():
 @pytest.mark.parametrize("committed", [2, 3])
 def test_batch_renorm_follows_algorithm_1_after_its_warmup(committed):
     """Algorithm 1 of Ioffe 2017 in float64, with standard deviations for which r and d reach their bounds."""
-    layer, x = perturb(BatchRenorm(SIZE)), rows(8)
+    layer, x = perturb(normalization.BatchRenorm(SIZE)), rows(8)
     layer.warmup = 3
     with torch.no_grad():
         layer.running[SIZE : 2 * SIZE] = torch.tensor([1e-4, 1.0, 9.0, 2e4, 4.0])
@@ -138,7 +129,7 @@ def test_batch_renorm_follows_algorithm_1_after_its_warmup(committed):
 
 def test_layer_norm_and_rms_norm_equal_torchs():
     x = rows(6)
-    layer, rms = perturb(LayerNorm(SIZE)), perturb(RmsNorm(SIZE))
+    layer, rms = perturb(normalization.LayerNorm(SIZE)), perturb(normalization.RmsNorm(SIZE))
     torch.testing.assert_close(layer(x), nn.functional.layer_norm(x, (SIZE,), layer.weight, layer.bias))
     torch.testing.assert_close(rms(x), nn.functional.rms_norm(x, (SIZE,), rms.weight, 1e-6))
 
@@ -150,7 +141,7 @@ def test_valid_rows_are_computed_once_and_only_for_a_batch_norm():
         calls.append(1)
         return torch.tensor([True, False, True])
 
-    layer = perturb(BatchNorm(SIZE))
+    layer = perturb(normalization.BatchNorm(SIZE))
     with batch_statistics(select):
         torch.nn.Linear(SIZE, 2)(rows(3))
         assert not calls
@@ -163,7 +154,7 @@ def test_valid_rows_are_computed_once_and_only_for_a_batch_norm():
 
 
 def test_blocks_nest_and_end_with_an_exception():
-    layer, x, valid = perturb(BatchNorm(SIZE)), rows(6), torch.ones(6, dtype=torch.bool)
+    layer, x, valid = perturb(normalization.BatchNorm(SIZE)), rows(6), torch.ones(6, dtype=torch.bool)
     running = layer(x)
     with pytest.raises(ZeroDivisionError), batch_statistics(valid):
         batch = layer(x)
@@ -179,7 +170,7 @@ def test_blocks_nest_and_end_with_an_exception():
 def test_the_rows_of_an_input_are_found_by_its_shape():
     """All shapes of T rows and B columns, with more values for each row, and with fewer rows."""
     batch, valid = (
-        partial(normalize, perturb(BatchNorm(SIZE))),
+        partial(normalize, perturb(normalization.BatchNorm(SIZE))),
         torch.tensor([[True, False, True], [True, True, False]]),
     )
     x = rows(2, 3)
@@ -214,7 +205,7 @@ def layers(request) -> nn.Module:
     """Layers with other parameters and running statistics than the initial ones."""
     torch.manual_seed(0)
     module = perturb(FACTORIES[request.param](INPUTS))
-    for norm in find_batch_norms([module]):
+    for norm in normalization.find_batch_norms([module]):
         norm.running[2 * norm.size :] = 10**6  # batch renormalization is warm
     return module
 
@@ -239,7 +230,7 @@ def compute_results(layers: nn.Module, x: Tensor, fraction: float | None, commit
 
     x = x.clone().requires_grad_()
     parameters = list(layers.parameters())
-    norms, results = find_batch_norms([layers]), []
+    norms, results = normalization.find_batch_norms([layers]), []
     for norm in norms:
         norm.increment.zero_()
     with torch.no_grad():
@@ -289,15 +280,15 @@ def test_a_change_of_the_parameters_before_the_backward_pass_is_an_error(layers)
 
 def test_modules_are_separate_where_they_cannot_be_fused(layers):
     x, parameters = make_inputs(6), list(layers.parameters())
-    assert layers.fuses and can_fuse(x, parameters)
-    assert not can_fuse(x.to("meta"), parameters)
-    assert not can_fuse(x.double(), parameters)
+    assert layers.fuses and normalization.can_fuse(x, parameters)
+    assert not normalization.can_fuse(x.to("meta"), parameters)
+    assert not normalization.can_fuse(x.double(), parameters)
     with torch.autocast("cpu", torch.bfloat16):
-        assert not can_fuse(x, parameters)
+        assert not normalization.can_fuse(x, parameters)
     layers.requires_grad_(False)
-    assert not can_fuse(x, parameters)
+    assert not normalization.can_fuse(x, parameters)
     with torch.no_grad():
-        assert can_fuse(x, parameters)
+        assert normalization.can_fuse(x, parameters)
 
 
 @pytest.mark.parametrize(

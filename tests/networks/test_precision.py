@@ -35,23 +35,14 @@ def gradient(placement: Placement, blueprint: Blueprint, burn_in: int, make_agen
     return learner.parameters.gradient
 
 
-MEMORIES = {
-    "sum": RunningSum,
-    "gru": Gru(16),
-    "lstm": Lstm(16),
-    "attention": Attention(16, heads=2, window=4),
-}
+MEMORIES = {"sum": RunningSum, "gru": Gru(16), "lstm": Lstm(16), "attention": Attention(16, heads=2, window=4)}
 
 
-SCALAR_REACTOR = partial(make_reactor, critic="scalar", loo_beta="one")
+SCALAR = partial(make_reactor, critic="scalar", loo_beta="one")
 NETWORKS = {
     **{f"{name} after the body": (make_acer, {"body": Mlp(32, 32), "memory": part}) for name, part in MEMORIES.items()},
-    **{
-        f"{name} of the policy": (SCALAR_REACTOR, {"policy": part, "critic": Mlp(8)}) for name, part in MEMORIES.items()
-    },
-    **{
-        f"{name} of the critic": (SCALAR_REACTOR, {"policy": Mlp(8), "critic": part}) for name, part in MEMORIES.items()
-    },
+    **{f"{name} of the policy": (SCALAR, {"policy": part, "critic": Mlp(8)}) for name, part in MEMORIES.items()},
+    **{f"{name} of the critic": (SCALAR, {"policy": Mlp(8), "critic": part}) for name, part in MEMORIES.items()},
     "no memory": (make_acer, {"body": Mlp(32, 32)}),
 }
 
@@ -92,9 +83,7 @@ def test_outputs_stay_float32(body):
     report = update(learner, random_rollout(np.random.default_rng(0)))
     assert {value.dtype for value in report.compute_metrics().values()} == {torch.float32}
     assert report.compute_td_errors().dtype == np.float32
-    assert all(
-        moments.dtype == torch.float32 for moments in learner.state().values() if moments.ndim and len(moments) > 9
-    )
+    assert all(each.dtype == torch.float32 for each in learner.state().values() if each.ndim and len(each) > 9)
     assert learner.parameters.all_parameters.dtype == torch.float32
 
 

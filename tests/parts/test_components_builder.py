@@ -12,14 +12,6 @@ import pytest
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.parts import components_builder as memory
-from algorithm.parts.components_builder import (
-    ComponentsBuilder,
-    MemoryBudget,
-    check_batch,
-    check_learning_starts,
-    get_agent_settings,
-    measure_free_memory,
-)
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.seeding import PROCESS, TRAINING, RunSeeds
 from algorithm.replay import Replay, ReplaySize
@@ -106,7 +98,7 @@ def test_more_minibatches_than_sequences_are_an_error(tmp_path):
 
 def test_schedules_of_each_role_follow_the_steps_of_all_roles(tmp_path):
     folder = new_run(tmp_path, "a", "a2c, hybrid and recurrent", max_step=200)
-    builder = ComponentsBuilder(folder.load_settings(), folder, None, lambda line: None)
+    builder = memory.ComponentsBuilder(folder.load_settings(), folder, None, lambda line: None)
     runner, walker = (builder(name, make_role()) for name in ("runner", "walker"))
     rollouts = [random_rollout(np.random.default_rng(seed)) for seed in range(3)]
     for components, rollout in zip((runner, walker, runner), rollouts, strict=True):
@@ -122,17 +114,17 @@ def test_a_role_has_its_own_settings_and_others_have_the_settings_of_the_run():
     cluster = {"base_config": {"runtime": "CLUSTER"}, "cluster_config": {"actors": 2, "learners": 2}}
     for layers, capacities in (([("test", tree)], (700, 500)), ([("test", tree), ("cluster", cluster)], (350, 250))):
         settings = resolve(layers)
-        by_role = [get_agent_settings(settings, name) for name in ("wolf", "sheep")]
+        by_role = [memory.get_agent_settings(settings, name) for name in ("wolf", "sheep")]
         assert tuple(each.replay.capacity for each in by_role) == capacities
         assert all(each.base.device == ("cpu" if len(layers) > 1 else "auto") for each in by_role)
 
 
 def test_free_memory_is_what_linux_reports_as_available_or_unknown(tmp_path, monkeypatch):
-    free = measure_free_memory()
+    free = memory.measure_free_memory()
     assert free is None or 10**7 < free < 10**15
     monkeypatch.setattr(memory, "MEMINFO", tmp_path / "meminfo")
     (tmp_path / "meminfo").write_text("MemTotal: 900 kB\nMemFree: 5 kB\nMemAvailable:   400 kB\n")
-    assert measure_free_memory() == 400 * 1024
+    assert memory.measure_free_memory() == 400 * 1024
 
 
 @pytest.fixture
@@ -144,26 +136,26 @@ def set_free(monkeypatch):
 def test_sizes_are_logged_and_summed_over_roles_and_workers(set_free):
     logged = []
     set_free(10_000_000)
-    budget = MemoryBudget(logged.append)
+    budget = memory.MemoryBudget(logged.append)
     budget.reserve("agent", ReplaySize(10_000, 600_000))
     assert logged == ["replay: 10,000 rows of 60 bytes are 0.6 MB"]
     with pytest.raises(UserError, match=r"capacity: 100,000 rows.*9\.5 MB.*but 9\.4 MB.*at most 98,947 rows fit"):
         budget.reserve("other", ReplaySize(100_000, 9_500_000))
     assert logged[1].startswith("replay of other:")
     set_free(2_500_000)
-    MemoryBudget(logged.append, workers=2).reserve("agent", ReplaySize(1000, 1_000_000))
+    memory.MemoryBudget(logged.append, workers=2).reserve("agent", ReplaySize(1000, 1_000_000))
     assert logged[2] == "replay: 1,000 rows of 1,000 bytes are 1.0 MB for each of 2 workers"
     with pytest.raises(
         UserError, match=r"1\.0 MB for each of 3 w.*, but 0\.8 MB of memory are free for each; at most 833"
     ):
-        MemoryBudget(logged.append, workers=3).reserve("agent", ReplaySize(1000, 1_000_000))
+        memory.MemoryBudget(logged.append, workers=3).reserve("agent", ReplaySize(1000, 1_000_000))
     set_free(None)
-    MemoryBudget(logged.append).reserve("agent", ReplaySize(10**12, 10**15))
+    memory.MemoryBudget(logged.append).reserve("agent", ReplaySize(10**12, 10**15))
 
 
 def test_a_replay_that_grows_needs_memory_for_the_rows_that_are_copied(set_free):
     set_free(1_000_000)
-    budget = MemoryBudget(lambda line: None)
+    budget = memory.MemoryBudget(lambda line: None)
     budget.reserve("agent", ReplaySize(100, 400_000))
     budget.reserve("agent", ReplaySize(150, 600_000), copied_rows=100)
     with pytest.raises(UserError, match=r"2: replay_config.capacity: 200 rows .*, but 0\.6 MB of memory are free"):
@@ -174,10 +166,10 @@ def test_a_replay_that_grows_needs_memory_for_the_rows_that_are_copied(set_free)
 def test_a_batch_that_does_not_fit_is_rejected(set_free):
     set_free(1_000_000)
     schedule = make_acer(sequence_length=10, batch_size=100).schedule
-    check_batch(schedule, ReplaySize(1000, 1_000_000))
+    memory.check_batch(schedule, ReplaySize(1000, 1_000_000))
     with pytest.raises(UserError, match=r"batch_size: 101 sequences of 10 rows are 1\.0 MB, but 1\.0 MB of memory are"):
-        check_batch(replace(schedule, batch_size=101), ReplaySize(1000, 1_000_000))
-    check_batch(replace(schedule, batch_size=101, replay_ratio=0), ReplaySize(1000, 1_000_000))
+        memory.check_batch(replace(schedule, batch_size=101), ReplaySize(1000, 1_000_000))
+    memory.check_batch(replace(schedule, batch_size=101, replay_ratio=0), ReplaySize(1000, 1_000_000))
 
 
 MAKERS = {"ACER": make_acer, "SAC": make_sac, "REACTOR": make_reactor}
@@ -189,7 +181,7 @@ def refusal(algorithm, lanes, max_step=None, capacity=50_000, **changes):
     settings = resolve([("test", {"base_config": base, "replay_config": {"capacity": capacity}})])
     role = make_role(lanes)
     try:
-        check_learning_starts(settings, MAKERS[algorithm](role, **changes), lanes, lanes)
+        memory.check_learning_starts(settings, MAKERS[algorithm](role, **changes), lanes, lanes)
     except UserError as error:
         return str(error)
     return None

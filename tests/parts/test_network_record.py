@@ -24,16 +24,12 @@ def count_nodes(network) -> int:
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
 @pytest.mark.parametrize(
-    "blueprint",
-    [Blueprint(body=Mlp(16, 8)), Blueprint(body=Mlp(16), memory=Gru(8))],
-    ids=["body", "memory"],
+    "blueprint", [Blueprint(body=Mlp(16, 8)), Blueprint(body=Mlp(16), memory=Gru(8))], ids=["body", "memory"]
 )
 def test_every_parameter_is_in_one_part(make, blueprint):
     agent = make(ROLE, blueprint)
     network = describe_network(agent)
-    trained = {
-        id(parameter): parameter.numel() for group in agent.groups.values() for parameter in group.module.parameters()
-    }
+    trained = {id(each): each.numel() for group in agent.groups.values() for each in group.module.parameters()}
     assert network["parameters"] == sum(trained.values()) == count_nodes(network)
     for index, node in enumerate(network["nodes"]):
         assert all(source < index for source in node["inputs"])

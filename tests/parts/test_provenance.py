@@ -12,14 +12,7 @@ import torch
 
 from algorithm.config.loader import resolve
 from algorithm.config.sections import BaseConfig
-from algorithm.parts.provenance import (
-    describe_machine,
-    describe_provenance,
-    find_commit,
-    read_sessions,
-    read_versions,
-    record_session,
-)
+from algorithm.parts import provenance
 
 
 @pytest.fixture
@@ -38,20 +31,20 @@ def checkout(tmp_path):
 
 def test_the_commit_is_taken_from_the_first_folder_in_a_checkout_if_git_exists(checkout, tmp_path, monkeypatch):
     folder, head = checkout
-    assert find_commit(folder / "envs" / "mine") == head
-    assert find_commit(tmp_path / "not there", tmp_path, folder) == head
-    assert find_commit(tmp_path) is None
+    assert provenance.find_commit(folder / "envs" / "mine") == head
+    assert provenance.find_commit(tmp_path / "not there", tmp_path, folder) == head
+    assert provenance.find_commit(tmp_path) is None
     monkeypatch.setenv("PATH", "")
-    assert find_commit(folder) is None
-    assert "commit" not in describe_provenance("mine/task", make_base(), "default")
+    assert provenance.find_commit(folder) is None
+    assert "commit" not in provenance.describe_provenance("mine/task", make_base(), "default")
 
 
 def test_versions_are_recorded_for_the_packages_in_use(monkeypatch):
-    found = read_versions("GYM")
+    found = provenance.read_versions("GYM")
     assert (found["python"], found["torch"]) == (platform.python_version(), torch.__version__)
-    assert "mlagents-envs" not in found and "mlagents-envs" in read_versions("Unity")
+    assert "mlagents-envs" not in found and "mlagents-envs" in provenance.read_versions("Unity")
     monkeypatch.setitem(sys.modules, "minigrid", ModuleType("minigrid"))
-    assert set(read_versions("GYM")) - set(found) <= {"minigrid"}
+    assert set(provenance.read_versions("GYM")) - set(found) <= {"minigrid"}
 
 
 def make_base(**base) -> BaseConfig:
@@ -59,22 +52,22 @@ def make_base(**base) -> BaseConfig:
 
 
 def test_an_origin_names_the_run():
-    one = describe_provenance("mine/task", make_base(algorithm="sac", seed=4), "large")
+    one = provenance.describe_provenance("mine/task", make_base(algorithm="sac", seed=4), "large")
     assert (one["environment"], one["algorithm"], one["variant"], one["seed"]) == ("mine/task", "SAC", "large", 4)
 
 
 def test_each_session_is_a_line(tmp_path):
-    assert read_sessions(tmp_path, pytest.fail) == []  # of an earlier version
+    assert provenance.read_sessions(tmp_path, pytest.fail) == []  # of an earlier version
     (tmp_path / "environment.txt").write_text("gym/cartpole\n")
     for env_steps in (0, 500):
-        record_session(tmp_path, make_base(env_name="CartPole-v1", seed=3), env_steps)
-    first, second = read_sessions(tmp_path, pytest.fail)
+        provenance.record_session(tmp_path, make_base(env_name="CartPole-v1", seed=3), env_steps)
+    first, second = provenance.read_sessions(tmp_path, pytest.fail)
     assert (first["env_steps"], second["env_steps"], second["seed"]) == (0, 500, 3)
     assert first["versions"]["python"] == platform.python_version()
-    assert first["machine"] == describe_machine() and first["started"].endswith("+00:00")
+    assert first["machine"] == provenance.describe_machine() and first["started"].endswith("+00:00")
 
 
 def test_the_name_of_the_machine_is_not_recorded():
-    machine = describe_machine()
+    machine = provenance.describe_machine()
     assert machine["cores"] == os.cpu_count() and machine["processor"]
     assert platform.node() not in json.dumps(machine).split('"')

@@ -61,9 +61,8 @@ def test_roles_are_read_back_as_they_were_written(folder):
     assert list(again.read_roles()) == ["one", "two"]
     places = Role(1, {"obs": ObsSpec((1,))}, ActionSpec.from_parts([replace(gear, key=0), replace(gas, key=1)]))
     folder.add_role("three", places)
-    assert isinstance(
-        RunFolder(folder.path).read_roles()["three"].action_spec.to_env_units(np.zeros((1, 3), np.float32)), tuple
-    )
+    spec = RunFolder(folder.path).read_roles()["three"].action_spec
+    assert isinstance(spec.to_env_units(np.zeros((1, 3), np.float32)), tuple)
 
 
 def test_roles_of_another_version_are_an_error_of_one_line(folder):
@@ -168,10 +167,8 @@ REACTOR {} reactor_config.optimizer=rmsprop | the saved moments belong to this o
 @pytest.mark.parametrize("row", REFUSED.strip().splitlines())
 def test_changes_that_do_not_fit_the_saved_state_are_rejected(row, tmp_path):
     folder, change, reason = change_settings(tmp_path, row)
-    message = (
-        rf"^{change.partition('=')[0]}.* -> .* is not possible with --resume: {reason}.*; train a new run instead$"
-    )
-    with pytest.raises(UserError, match=message):
+    line = rf"^{change.partition('=')[0]}.* -> .* is not possible with --resume: {reason}.*; train a new run instead$"
+    with pytest.raises(UserError, match=line):
         resumed(folder, change)
     assert resumed(folder)[1] == []
 

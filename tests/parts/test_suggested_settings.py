@@ -13,14 +13,7 @@ from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_spec
 from algorithm.config.loader import resolve
 from algorithm.parts import suggested_settings
-from algorithm.parts.suggested_settings import (
-    ProbeResult,
-    RandomPlay,
-    add_suggestions,
-    draw_actions,
-    play_randomly,
-    suggest_settings,
-)
+from algorithm.parts.suggested_settings import ProbeResult, RandomPlay, add_suggestions, draw_actions, play_randomly
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from tests.builders import make_step
 
@@ -191,7 +184,7 @@ def test_given_settings_are_kept_and_have_no_reason():
     ],
 )
 def test_known_environments(env_name, algorithm, scale, repeats):
-    tree = suggest_settings("test", {"base_config": {"env_type": "GYM", "env_name": env_name}}).tree
+    tree = suggested_settings.suggest_settings("test", {"base_config": {"env_type": "GYM", "env_name": env_name}}).tree
     assert tree["goal"]["return"] == find_spec(env_name).reward_threshold
     assert tree["base_config"]["algorithm"] == algorithm
     assert tree[f"{algorithm.lower()}_config"].get("reward_scale") == scale

@@ -9,11 +9,7 @@ from algorithm.config.loader import read_assignments, resolve
 from algorithm.errors import UserError
 from algorithm.networks import Blueprint, Mlp
 from algorithm.networks.precision import Placement
-from algorithm.parts.torch_setup import (
-    choose_placement,
-    describe_placement,
-    list_bfloat16_instructions,
-)
+from algorithm.parts.torch_setup import choose_placement, describe_placement, list_bfloat16_instructions
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.builders import make_acer, make_role
 

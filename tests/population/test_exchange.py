@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
@@ -12,16 +11,9 @@ import torch
 from algorithm.checkpointing.checkpoint import CheckpointError
 from algorithm.config.loader import resolve
 from algorithm.population import exchange
-from algorithm.population.exchange import (
-    DrawWeights,
-    WeightDistribution,
-    choose_parents,
-    plan_copies,
-    rank_members,
-    select_elites,
-)
 from algorithm.population.members import LineageRow, PopulationState
 from algorithm.population.setting_spaces import SettingSpace, SettingSpaces
+from tests.checkpointing.test_checkpoint import Code
 
 RATE = SettingSpaces(by_path={"rate": SettingSpace(default=1.0)})
 KIND = SettingSpaces(by_path={"kind": SettingSpace(default="a", choices=("a", "b"))})
@@ -56,7 +48,7 @@ def clock(monkeypatch) -> SimpleNamespace:
 
 def make_evolver(
     spaces: SettingSpaces = RATE, length=3, best=0.5, min_length=2, worst=-1, state=MappingProxyType({})
-) -> DrawWeights:
+) -> exchange.DrawWeights:
     config = make_config(
         evolver_enabled=True,
         evolver_cem_length=length,
@@ -65,7 +57,7 @@ def make_evolver(
         evolver_cem_time=3.0,
         evolver_remove_worst=worst,
     )
-    return DrawWeights(spaces, config, state)
+    return exchange.DrawWeights(spaces, config, state)
 
 
 def make_state(returns, selected=None, seconds: float = 0.0) -> dict:
@@ -91,13 +83,13 @@ def list_parents(state: PopulationState) -> list[int]:
     ],
 )
 def test_ranks(returns, ranked):
-    assert rank_members(returns) == ranked
+    assert exchange.rank_members(returns) == ranked
 
 
 class TestParents:
     def test_the_worst_quarter_copies_the_best_quarter(self):
         returns = [float(member) for member in range(8)]
-        seen = [choose_parents(returns, 0.25, make_rng(seed)) for seed in range(40)]
+        seen = [exchange.choose_parents(returns, 0.25, make_rng(seed)) for seed in range(40)]
         assert all(parents[2:] == [2, 3, 4, 5, 6, 7] for parents in seen)
         assert {parents[0] for parents in seen} == {parents[1] for parents in seen} == {6, 7}
 
@@ -112,11 +104,11 @@ class TestParents:
         ],
     )
     def test_known_answers(self, returns, fraction, parents):
-        assert choose_parents(returns, fraction, make_rng()) == parents
+        assert exchange.choose_parents(returns, fraction, make_rng()) == parents
 
     def test_a_failed_member_copies_one_of_the_best_quarter(self):
         returns = [None, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
-        parents = choose_parents(returns, 0.25, make_rng())
+        parents = exchange.choose_parents(returns, 0.25, make_rng())
         assert parents[0] in (6, 7) and parents[1] in (6, 7) and parents[2:] == [2, 3, 4, 5, 6, 7]
 
 
@@ -125,11 +117,11 @@ class TestCopies:
 
     def test_the_worst_member_copies_checkpoint_and_perturbed_settings_of_the_best(self):
         rows = make_rows(5.0, 1.0, 3.0, 4.0)
-        state = plan_copies(RATE, self.CONFIG, rows, make_rng())
+        state = exchange.plan_copies(RATE, self.CONFIG, rows, make_rng())
         assert list_parents(state) == [1, 1, 3, 4]
         assert [member.settings["rate"] for member in state.members] == [10.0, 12.0, 1000.0, 10000.0]
         assert state.elites == () and state.interval == 2 and not state.is_transferred
-        assert plan_copies(RATE, self.CONFIG, rows, make_rng()) == state  # with the same generator
+        assert exchange.plan_copies(RATE, self.CONFIG, rows, make_rng()) == state  # with the same generator
 
 
 class TestDraws:
@@ -144,7 +136,7 @@ class TestDraws:
         ],
     )
     def test_elites(self, returns, fraction, min_length, elites):
-        assert select_elites(returns, fraction, min_length) == elites
+        assert exchange.select_elites(returns, fraction, min_length) == elites
 
     @pytest.mark.parametrize(
         ("counts", "min_length", "minutes", "is_due"),
@@ -236,8 +228,8 @@ class FakeCheckpoint:
         return {"parameters": {"a": first, "b": state}, "target_networks": {"t": state}, "statistics": {"s": state}}
 
 
-def fit(*values: float, log=print) -> WeightDistribution | None:
-    return WeightDistribution.fit([FakeCheckpoint(value) for value in values], log)
+def fit(*values: float, log=print) -> exchange.WeightDistribution | None:
+    return exchange.WeightDistribution.fit([FakeCheckpoint(value) for value in values], log)
 
 
 def test_the_distribution_over_elites_without_a_damaged_one():
@@ -257,7 +249,7 @@ def test_draws():
     fitted = fit(0.0, 1.0)
     one, same, other = (fitted.draw(np.random.default_rng(seed))["agent"]["parameters"]["b"] for seed in (3, 3, 4))
     assert one.equal(same) and (one != other).all() and one.dtype == torch.float32
-    many = WeightDistribution(
+    many = exchange.WeightDistribution(
         mean=np.full(4000, 1.0), std=np.full(4000, 0.5), template={"agent": {"parameters": {"a": torch.zeros(4000)}}}
     ).draw(np.random.default_rng(0))["agent"]["parameters"]["a"]
     assert abs(many.mean() - 1.0) < 0.05 and abs(many.std() - 0.5) < 0.05
@@ -267,23 +259,15 @@ def test_one_elite_that_can_be_used_is_not_enough():
     assert fit(float("nan"), 1.0) is None
 
 
-class Code:
-    """An object that creates a folder when it is unpickled."""
-
-    def __reduce__(self):
-        return os.mkdir, ("executed",)
-
-
 @pytest.mark.parametrize("harm", ["truncated", "no archive", "code"])
-def test_a_file_that_cannot_be_used_is_no_distribution(harm, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_file_that_cannot_be_used_is_no_distribution(harm, tmp_path):
     path = tmp_path / "distribution.pt"
     fit(1.0, 3.0).save(path, 4)
-    assert WeightDistribution.load(path, 4).mean.tolist() == [0.0, 2.0, 2.0, 2.0]
-    assert WeightDistribution.load(path, 3) is None
+    assert exchange.WeightDistribution.load(path, 4).mean.tolist() == [0.0, 2.0, 2.0, 2.0]
+    assert exchange.WeightDistribution.load(path, 3) is None
     if harm == "code":
-        torch.save({"interval": 4, "mean": Code()}, path)
+        torch.save({"interval": 4, "mean": Code("executed")}, path)
     else:
         path.write_bytes(path.read_bytes()[:100] if harm == "truncated" else b"mean")
-    assert WeightDistribution.load(path, 4) is None
+    assert exchange.WeightDistribution.load(path, 4) is None
     assert not (tmp_path / "executed").exists()

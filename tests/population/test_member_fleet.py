@@ -23,14 +23,7 @@ from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
 from algorithm.population import member_fleet
-from algorithm.population.member_fleet import (
-    MemberFleet,
-    MemberMessage,
-    list_stamps,
-    read_member,
-    take_changes,
-    write_member,
-)
+from algorithm.population.member_fleet import MemberMessage, read_member, take_changes, write_member
 from algorithm.population.members import MemberFailed
 from algorithm.processes.host import ServiceLost
 from tests.population import members
@@ -65,16 +58,14 @@ def hosts() -> list[InlineHost]:
 def make_fleet(hosts, monkeypatch):
     """Return a function that returns `make_fleet` of a population, with faults of the host."""
 
-    def make(
-        count=2, timeout=60.0, start_timeout=60.0, lost=(), silent=(), change=lambda reply: reply, shares_files=False
-    ):
+    def make(count=2, timeout=60.0, start_timeout=60.0, lost=(), silent=(), change=lambda it: it, shares_files=False):
         def open_fleet(members, settings, log):
             host = InlineHost(change)
             host.shares_files = shares_files
             host.lost, host.silent = set(lost), {*silent, *((index, 0, 0) for index in range(count, 4))}
             hosts.append(host)
             monkeypatch.setattr(member_fleet, "open_host", lambda *_: host)
-            fleet = MemberFleet(members, settings, log)
+            fleet = member_fleet.MemberFleet(members, settings, log)
             fleet.count, fleet.reply_timeout, fleet.start_timeout = 4, timeout, start_timeout
             return fleet
 
@@ -104,9 +95,7 @@ def test_a_population_that_moves_between_cluster_and_processes(make_fleet):
     expected = train_new("whole")
     train_new("part", base_config={"max_step": 60}, make_fleet=make_fleet())
     resume("part", base_config={"max_step": 120})
-    rows = resume(
-        "part", make_fleet=make_fleet(count=1), base_config={"max_step": 180}, population_config={"processes": 1}
-    )
+    rows = resume("part", make_fleet=make_fleet(1), base_config={"max_step": 180}, population_config={"processes": 1})
     assert rows == expected and read_state("part") == read_state("whole")
 
 
@@ -168,8 +157,7 @@ def test_files_that_are_not_accepted_are_requested_again(make_fleet, hosts, chan
 def test_actors_that_cannot_start_end_the_population(make_fleet, hosts):
     lost = [(index, replacements, 0) for index in range(4) for replacements in range(9)]
     with pytest.raises(
-        MemberFailed,
-        match=r"cannot be trained: process 0 of the members ended \(killed\) before its first",
+        MemberFailed, match=r"cannot be trained: process 0 of the members ended \(killed\) before its first"
     ):
         train_new("there", make_fleet=make_fleet(lost=lost))
     assert hosts[0].is_closed
@@ -191,9 +179,7 @@ def test_an_error_of_the_user_names_the_files_of_this_machine(make_fleet, task):
 
 def test_members_are_stopped_when_one_reaches_the_goal(make_fleet, hosts, monkeypatch):
     wait = InlineHost.wait
-    monkeypatch.setattr(
-        InlineHost, "wait", lambda *arguments: sorted(wait(*arguments), key=lambda ticket: ticket[-1])[:1]
-    )
+    monkeypatch.setattr(InlineHost, "wait", lambda *given: sorted(wait(*given), key=lambda ticket: ticket[-1])[:1])
     rows = train_new("there", goal={"return": -1e9}, make_fleet=make_fleet())
     assert [row.goal_reached for row in rows] == [True]
     assert hosts[0].methods.count("stop") >= 1 and not hosts[0].killed
@@ -222,7 +208,7 @@ def fleet(prepared_workers):
     """Return a fleet of a process that hangs."""
     members = SimpleNamespace(run_task=hang, folders=[Path("member")])
     settings = resolve([("test", {"population_config": {"timeout": 0.5, "processes": 1}})])
-    with closing(MemberFleet(members, settings, print)) as fleet:
+    with closing(member_fleet.MemberFleet(members, settings, print)) as fleet:
         yield fleet
 
 
@@ -353,7 +339,7 @@ def test_a_file_outside_of_the_folder_is_an_error(name):
 
 
 def test_changes_are_sent_once_and_without_code(source):
-    sent = list_stamps(source)
+    sent = member_fleet.list_stamps(source)
     (source.path / "metrics.csv").write_text("env_steps\n400\n")
     assert take_changes(source, sent, needs_checkpoint=True) == MemberMessage()
     save(source, 400)
@@ -366,7 +352,7 @@ def test_changes_are_sent_once_and_without_code(source):
 
 def test_a_checkpoint_that_is_complete_while_files_are_listed_is_no_error(source, monkeypatch):
     """Its folder gets another name then."""
-    sent, scandir = list_stamps(source), os.scandir
+    sent, scandir = member_fleet.list_stamps(source), os.scandir
 
     def remove_and_scan(path):
         if "saving" in Path(path).parts:
@@ -380,7 +366,7 @@ def test_a_checkpoint_that_is_complete_while_files_are_listed_is_no_error(source
 
 
 def test_a_checkpoint_that_replaces_one_of_the_same_name_is_a_change(source):
-    sent = list_stamps(source)
+    sent = member_fleet.list_stamps(source)
     save(source, 300, **{"counters.json": b"{ }"})
     ((env_steps, packed),) = take_changes(source, sent).checkpoints.items()
     assert env_steps == 300 and packed["counters.json"].content.tobytes() == b"{ }"
@@ -389,7 +375,7 @@ def test_a_checkpoint_that_replaces_one_of_the_same_name_is_a_change(source):
 def test_the_receiver_keeps_as_many_checkpoints_as_the_run(source):
     target = make_folder("target")
     write_member(target, read_member(source, 2, print), keep=2)
-    sent = list_stamps(source)
+    sent = member_fleet.list_stamps(source)
     for env_steps in (400, 500):
         save(source, env_steps)
         write_member(target, take_changes(source, sent), keep=2)
@@ -401,7 +387,7 @@ def test_the_best_of_several_checkpoints_is_kept(source):
     """The record of the best checkpoint is written after the checkpoints, all of which may be newer than it states."""
     target = make_folder("target")
     write_member(target, read_member(source, 1, print), keep=1)
-    sent = list_stamps(source)
+    sent = member_fleet.list_stamps(source)
     for env_steps in (400, 500):
         save(source, env_steps)
     store = source.checkpoints(keep=5)

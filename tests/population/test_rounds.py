@@ -25,6 +25,7 @@ from algorithm.population.members import (
 from algorithm.population.runner import Population
 from algorithm.population.setting_spaces import SettingSpace, SettingSpaces
 from algorithm.runs.faults import describe_end
+from tests.population.test_exchange import list_parents
 
 SPACES = SettingSpaces(by_path={"rate": SettingSpace(default=1.0)})
 
@@ -67,10 +68,6 @@ def transfers(monkeypatch) -> list[PopulationState]:
     states: list[PopulationState] = []
     monkeypatch.setattr(runner, "transfer_checkpoints", lambda folder, base, log, state: states.append(state))
     return states
-
-
-def list_parents(state: PopulationState) -> list[int]:
-    return [member.parent for member in state.members]
 
 
 def read_rows(folder) -> list[dict]:

@@ -235,9 +235,7 @@ def test_lost_actors_are_replaced_and_no_rollout_is_learned_from_twice(actors, l
 
 
 @pytest.mark.parametrize(("algorithm", "in_flight"), [("ACER", 1), ("ACER", 3), ("A2C", 1), ("PPO", 2)])
-def test_an_actor_has_a_limited_number_of_rollouts_that_are_not_learned_from(
-    algorithm, in_flight, run_cluster, monkeypatch
-):
+def test_an_actor_has_a_limited_number_of_rollouts_not_learned_from(algorithm, in_flight, run_cluster, monkeypatch):
     counts, call = [], InlineHost.call
 
     def count(self, handle, method, *arguments):

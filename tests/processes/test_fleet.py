@@ -131,11 +131,7 @@ LAGGING = on_ray(rollouts_in_flight=2, max_lag=0) | {"base_config": {"runtime": 
         (ClusterFleet, on_ray(learners=2, gpus_per_learner=1), "but base_config.device is auto: set device to cuda"),
         (ClusterFleet, GPU_LEARNER, "base_config.device is cuda, but the other learners learn on CPUs"),
         (WorkersFleet, NATURAL, "acer_config.trust_region full is not for runtime WORKERS: use efficient or off"),
-        (
-            WorkersFleet,
-            {"base_config": {"device": "cuda"}},
-            "device is cuda, but the workers .* learn on the CPU",
-        ),
+        (WorkersFleet, {"base_config": {"device": "cuda"}}, "device is cuda, but the workers .* learn on the CPU"),
         (WorkersFleet, {"base_config": {"env_type": "UNITY"}}, "is not for env_type UNITY, whose environments are"),
     ],
 )

@@ -28,11 +28,7 @@ pytestmark = pytest.mark.timeout(120)
 def pack_learner(learner) -> np.ndarray:
     """Return all tensors that several learners share, as bytes."""
     moments = [optimizer.moments.numpy() for optimizer in learner.optimizers]
-    arrays = [
-        *pack_weights(learner, with_targets=True).values(),
-        learner._counts,
-        *moments,
-    ]
+    arrays = [*pack_weights(learner, with_targets=True).values(), learner._counts, *moments]
     return np.concatenate([array.ravel().view(np.uint8) for array in arrays])
 
 
@@ -91,7 +87,7 @@ def shared(monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_learners_of_every_agent_stay_equal_bit_for_bit(kind, hosts, shared, tmp_path):
-    folder = new_run(tmp_path, "run", kind, runtime="RAY", max_step=200, max_iter=None)
+    folder = new_run(tmp_path, "run", kind, runtime="RAY", max_step=200)
     settings = folder.load_settings(("test", {"cluster_config": {"actors": 2, "learners": 2}}))
     build.train(settings, folder, lambda line: None)
     last = folder.find_latest()
@@ -133,7 +129,7 @@ def resume(folder, max_step, learners, **cluster_settings):
 
 
 def new_run_of_two(tmp_path, kind):
-    folder = new_run(tmp_path, "run", kind, runtime="RAY", max_step=300, max_iter=None)
+    folder = new_run(tmp_path, "run", kind, runtime="RAY", max_step=300)
     resume(folder, 300, 2)
     return folder
 
@@ -195,9 +191,7 @@ def test_the_number_of_learners_is_described():
 
 
 def test_a_lost_learner_ends_the_run_which_resumes(hosts, tmp_path, monkeypatch):
-    folder = new_run(
-        tmp_path, "run", "a2c, hybrid and recurrent", runtime="RAY", max_step=400, max_iter=None, save_every=100
-    )
+    folder = new_run(tmp_path, "run", "a2c, hybrid and recurrent", runtime="RAY", max_step=400, save_every=100)
     call = LearnersHost.call
 
     def kill_and_call(self, handle, method, *arguments):

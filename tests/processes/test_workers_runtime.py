@@ -46,13 +46,11 @@ def subtract_gradient(optimizer, rate):
     return True
 
 
-def make_learner(memory, lock="full", return_bound=None, body=None, **changes):
+def make_learner(memory, lock="full", bound=None, body=None, **changes):
     role = make_role()
     agent = make_acer(role, Blueprint(encoders={"*": Vector(normalize=True)}, body=body or Mlp(8)), **changes)
-    if return_bound:
-        agent.reward_transform = replace(
-            agent.reward_transform, reward_normalization="return_max", return_bound=return_bound
-        )
+    if bound:
+        agent.reward_transform = replace(agent.reward_transform, reward_normalization="return_max", return_bound=bound)
     return SharedLearner(agent, role, {}, None, memory=memory, lock=lock)
 
 
@@ -129,7 +127,7 @@ def rewards_of_process(number):
 
 
 def observe_in_turn(memory, lock, barrier, number):
-    learner = make_learner(memory, lock, return_bound=5.0)
+    learner = make_learner(memory, lock, bound=5.0)
     for turn in range(2):
         barrier.wait(60)
         if turn == number:
@@ -139,7 +137,7 @@ def observe_in_turn(memory, lock, barrier, number):
 @pytest.mark.parametrize("lock", ["full", "gradients", "none"])
 def test_the_largest_return_of_all_processes_is_kept(lock):
     memory = SharedMemory(2)
-    learner = make_learner(memory, lock, return_bound=5.0)
+    learner = make_learner(memory, lock, bound=5.0)
     assert run(observe_in_turn, memory, lock, PREPARED.Barrier(2)) == [0, 0]
     learner.synchronize()
     moments = learner.reward_normalizer.moments
@@ -304,11 +302,7 @@ KINDS = [
 
 @pytest.mark.parametrize(
     ("kind", "lock"),
-    [
-        *((kind, "full") for kind in KINDS),
-        ("a2c, hybrid and recurrent", "gradients"),
-        ("a2c, hybrid and recurrent", "none"),
-    ],
+    [*((kind, "full") for kind in KINDS), *(("a2c, hybrid and recurrent", lock) for lock in ("gradients", "none"))],
 )
 def test_one_worker_equals_the_local_runtime(kind, lock, tmp_path):
     local = new_run(tmp_path, "local", kind)
@@ -352,8 +346,7 @@ def test_a_local_run_continues_with_one_worker_and_back(tmp_path):
     changing = copy_shortened(straight, "changing", 2)
     for runtime, max_step in (("WORKERS", 150), ("LOCAL", 230)):
         settings = merge(
-            changing.load_settings().tree,
-            {"base_config": {"runtime": runtime, "n_workers": 1, "max_step": max_step}},
+            changing.load_settings().tree, {"base_config": {"runtime": runtime, "n_workers": 1, "max_step": max_step}}
         )
         changing.record_settings(settings, 0)
         train_run(changing)
@@ -441,14 +434,8 @@ def test_noise_levels_are_spread_over_all_workers():
 
 
 def test_workers_without_a_lock_solve_a_bandit(tmp_path):
-    base = {
-        "env_name": "choice",
-        "runtime": "WORKERS",
-        "worker_lock": "none",
-        "max_step": 3_000,
-        "evaluate_every": None,
-    }
-    folder = new_run(tmp_path, "bandit", "probe", algorithm="A2C", **base, save_every=None, seed=1)
+    base = {"env_name": "choice", "runtime": "WORKERS", "worker_lock": "none", "max_step": 3_000}
+    folder = new_run(tmp_path, "bandit", "probe", algorithm="A2C", **base, evaluate_every=None, save_every=None, seed=1)
     layer = {"a2c_config": {"rollout_length": 2, "optimizer": "adam", "learning_rate": 0.03}}
     folder.record_settings(folder.load_settings(("test", layer)).tree, 0)
     result = train(folder.load_settings(), folder, lambda line: None)

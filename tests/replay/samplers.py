@@ -41,15 +41,17 @@ every_sampler = pytest.mark.parametrize("sampler", [UniformSampler, *SAMPLERS.va
 
 
 def replay_of(sampler=UniformSampler, capacity=60, lanes=3, chunk=5, length=4, seed=0, **kwargs) -> Replay:
-    return Replay(
-        capacity=capacity,
-        lanes=lanes,
-        chunk=chunk,
-        length=length,
-        rng=np.random.default_rng(seed),
-        sampler=sampler,
-        **kwargs,
-    )
+    sizes = {"capacity": capacity, "lanes": lanes, "chunk": chunk, "length": length}
+    return Replay(**sizes, rng=np.random.default_rng(seed), sampler=sampler, **kwargs)
+
+
+def replay_of_valid_rows(sampler, capacity: int, chunk: int, lanes: int = 1) -> Replay:
+    """Return a replay with a rollout of `chunk` valid rows in each lane, and with sequences of one row."""
+    replay = replay_of(sampler, capacity, lanes, chunk, length=1)
+    rollout = EncodedLanes(lanes, chunk).rollout(*range(lanes))
+    rollout.first[:] = False
+    replay.add(rollout)
+    return replay
 
 
 def equal_errors(*priorities: float):

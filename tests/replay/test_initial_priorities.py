@@ -18,6 +18,7 @@ from tests.builders import make_acer, make_reactor, make_role, make_sac, random_
 from tests.replay.samplers import PRIORITY_FUNCTION, SAMPLERS, replay_of
 
 LANES, ROWS = 3, 5
+INITIAL = {"initial_priorities": "td_error"}
 RECORDING = {name: partial(sampler, uses_recorded_errors=True) for name, sampler in SAMPLERS.items()}
 
 
@@ -124,17 +125,13 @@ def test_errors_that_an_actor_has_computed_are_not_computed_again():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "given", "message"),
     [
-        ({}, "replay_config.initial_priorities has no effect, since sampler is uniform"),
-        ({"base_config": {"algorithm": "PPO"}}, "replay_config.initial_priorities has no effect"),
+        ({}, INITIAL, "replay_config.initial_priorities has no effect, since sampler is uniform"),
+        ({"base_config": {"algorithm": "PPO"}}, INITIAL, "replay_config.initial_priorities has no effect"),
+        ({}, {"use_add_with_td": True}, "use replay_config.initial_priorities: td_error"),  # the name elsewhere
     ],
 )
-def test_initial_priorities_need_a_prioritized_replay(settings, message):
+def test_initial_priorities_need_a_prioritized_replay_and_their_name(settings, given, message):
     with pytest.raises(UserError, match=message):
-        resolve_effective(("test", settings), {}, [("given", {"replay_config": {"initial_priorities": "td_error"}})])
-
-
-def test_the_name_elsewhere_is_answered():
-    with pytest.raises(UserError, match="use replay_config.initial_priorities: td_error"):
-        resolve_effective(("test", {}), {}, [("given", {"replay_config": {"use_add_with_td": True}})])
+        resolve_effective(("test", settings), {}, [("given", {"replay_config": given})])

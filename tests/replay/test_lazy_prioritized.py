@@ -6,26 +6,16 @@ from functools import partial
 import numpy as np
 import pytest
 
-from algorithm.replay import LazyPrioritizedSampler, PriorityFunction
+from algorithm.replay import PriorityFunction
 from tests.doubles import EncodedLanes
-from tests.replay.samplers import equal_errors, replay_of
+from tests.replay.samplers import LAZY, equal_errors, replay_of, replay_of_valid_rows
 
 UNBOUNDED = PriorityFunction(max_error_weight=1.0, td_error_min=1e-6, td_error_max=1e6)
 
 
 def ten(uniform_fraction: float = 0.1):
     """Return a replay of one lane with ten valid sequences of one row."""
-    replay = replay_of(
-        partial(LazyPrioritizedSampler, priority_function=UNBOUNDED, uniform_fraction=uniform_fraction),
-        20,
-        lanes=1,
-        chunk=10,
-        length=1,
-    )
-    rollout = EncodedLanes(1, 10).rollout(0)
-    rollout.first[:] = False
-    replay.add(rollout)
-    return replay
+    return replay_of_valid_rows(partial(LAZY, priority_function=UNBOUNDED, uniform_fraction=uniform_fraction), 20, 10)
 
 
 def probabilities(replay) -> np.ndarray:
@@ -98,7 +88,7 @@ def by_definition(sampler) -> list[np.ndarray]:
 @pytest.mark.parametrize("loss", [0.0, 0.3])
 def test_random_operations_equal_brute_force(seed, loss):
     """About 20,000 operations per seed: starts are added, removed and prioritized."""
-    sampler = partial(LazyPrioritizedSampler, priority_function=PriorityFunction(0.9, 0.01, 100), uniform_fraction=0.2)
+    sampler = partial(LAZY, priority_function=PriorityFunction(0.9, 0.01, 100), uniform_fraction=0.2)
     replay, lanes, rng = replay_of(sampler, capacity=600, lanes=3), EncodedLanes(3, 5), np.random.default_rng(seed)
     late = np.zeros(0, np.int64)
     for turn in range(400):
@@ -119,7 +109,7 @@ def test_random_operations_equal_brute_force(seed, loss):
 
 
 def test_sequences_are_drawn_with_their_probability():
-    sampler = partial(LazyPrioritizedSampler, priority_function=UNBOUNDED, uniform_fraction=0.2)
+    sampler = partial(LAZY, priority_function=UNBOUNDED, uniform_fraction=0.2)
     replay, lanes = replay_of(sampler, capacity=300, lanes=3, length=1), EncodedLanes(3, 5)
     for _ in range(4):
         replay.add(lanes.rollout(0, 1, 2))
@@ -141,11 +131,7 @@ def test_sequences_are_drawn_with_their_probability():
 
 def test_all_starts_of_a_lane_have_the_priority_of_its_only_assigned_start():
     """The priorities of lanes 0 and 1 are 7 and 1; lane 2 has no assigned start and is drawn uniformly."""
-    sampler = partial(LazyPrioritizedSampler, priority_function=UNBOUNDED, uniform_fraction=0.25)
-    replay = replay_of(sampler, 60, lanes=3, chunk=10, length=1)
-    rollout = EncodedLanes(3, 10).rollout(0, 1, 2)
-    rollout.first[:] = False
-    replay.add(rollout)
+    replay = replay_of_valid_rows(partial(LAZY, priority_function=UNBOUNDED, uniform_fraction=0.25), 60, 10, lanes=3)
     replay.prioritize(replay.ring.make_index(np.array([0, 1]), np.array([3, 8])), equal_errors(7.0, 1.0))
     for lane, share in enumerate((7 / 80 * 20, 1 / 80 * 20, 1)):
         p = replay.sampler.probability(np.full(10, lane), np.arange(10))

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithm.replay import PrioritizedSampler, PriorityFunction
+from algorithm.replay import PriorityFunction
 from algorithm.replay.prioritized import BRANCHING, SumTree
 from tests.doubles import EncodedLanes
-from tests.replay.samplers import PRIORITY_FUNCTION, equal_errors, replay_of
+from tests.replay.samplers import PRIORITIZED, PRIORITY_FUNCTION, equal_errors, replay_of_valid_rows
 
 SIZES = [1, 5, BRANCHING, BRANCHING + 1, 300, BRANCHING**2, BRANCHING**2 + 1, 5000]
 UNBOUNDED = PriorityFunction(max_error_weight=0.9, td_error_min=1e-6, td_error_max=1e6)
@@ -93,18 +93,8 @@ def test_a_leaf_of_zero_is_never_found(seed, size, share):
 
 def four(beta: float = 0.4, increment: float = 0.0, priority_function: PriorityFunction = UNBOUNDED):
     """Return a replay with four valid sequences of one row (lane 0, rows 0, 1, 2, 3)."""
-    sampler = partial(
-        PrioritizedSampler,
-        priority_function=priority_function,
-        alpha=0.6,
-        beta=beta,
-        beta_increment_per_sampling=increment,
-    )
-    replay = replay_of(sampler, capacity=12, lanes=1, chunk=4, length=1)
-    rollout = EncodedLanes(1, 4).rollout(0)
-    rollout.first[:] = False
-    replay.add(rollout)
-    return replay
+    settings = {"priority_function": priority_function, "beta": beta, "beta_increment_per_sampling": increment}
+    return replay_of_valid_rows(partial(PRIORITIZED, **settings), 12, 4)
 
 
 def probabilities(replay) -> np.ndarray:

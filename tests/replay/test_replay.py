@@ -258,10 +258,8 @@ def test_the_capacity_in_the_error_is_the_smallest_valid_one(
 
 @pytest.mark.parametrize("lanes", [[0, 1, 2], [2, 0, 2, 2]])
 def test_files_store_the_same_as_memory(tmp_path, lanes):
-    *replays, resumed = (
-        replay_of(length=7, allocate=allocate)
-        for allocate in (IN_MEMORY, make_file_allocator(tmp_path), make_file_allocator(tmp_path))
-    )
+    allocators = IN_MEMORY, make_file_allocator(tmp_path), make_file_allocator(tmp_path)
+    *replays, resumed = (replay_of(length=7, allocate=allocate) for allocate in allocators)
     for replay in replays:
         written = EncodedLanes(3, 5)
         for _ in range(9):
@@ -291,10 +289,8 @@ def test_the_size_is_computed_before_anything_is_written(memory):
     size = compute_replay_size(200, role, 8, memory, statistics_size=6)
     arrays = {name: value for name, value in replay.state().items() if name not in ("head", "chunk")}
     assert size == ReplaySize(replay.ring.rows * 3, sum(value.nbytes for value in arrays.values()))
-    of_starts = round(2.5 * replay.sequences.slots * 3)
-    assert compute_replay_size(200, role, 8, memory, 6, bytes_per_start=2.5) == ReplaySize(
-        size.rows, size.bytes + of_starts
-    )
+    whole = compute_replay_size(200, role, 8, memory, 6, bytes_per_start=2.5)
+    assert whole == ReplaySize(size.rows, size.bytes + round(2.5 * replay.sequences.slots * 3))
 
 
 def test_lanes_added_to_an_empty_replay_share_the_capacity():
@@ -309,10 +305,8 @@ def test_lanes_added_to_an_empty_replay_share_the_capacity():
 
 @pytest.mark.parametrize("allocate", ["memory", "files"])
 def test_later_lanes_have_as_many_rows_and_the_others_do_not_change(allocate, tmp_path):
-    replay, lanes = (
-        replay_of(allocate=IN_MEMORY if allocate == "memory" else make_file_allocator(tmp_path)),
-        EncodedLanes(5, 5),
-    )
+    replay = replay_of(allocate=IN_MEMORY if allocate == "memory" else make_file_allocator(tmp_path))
+    lanes = EncodedLanes(5, 5)
     for _ in range(6):
         replay.add(lanes.rollout(0, 1, 2))
     before = {name: value.copy() for name, value in replay.ring.state().items()}

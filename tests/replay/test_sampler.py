@@ -32,6 +32,7 @@ from tests.replay.samplers import (
     learnable_starts,
     never,
     replay_of,
+    replay_of_valid_rows,
 )
 
 
@@ -233,10 +234,7 @@ def test_the_bytes_per_start_equal_the_size_of_the_arrays(sampler, state):
 @each_sampler
 def test_the_draws_of_a_batch_are_independent(sampler):
     """Each draw is from a separate part, at a separate position, so that the distance of two draws varies."""
-    replay = replay_of(sampler, 200, lanes=1, chunk=100, length=1)
-    rollout = EncodedLanes(1, 100).rollout(0)
-    rollout.first[:] = False
-    replay.add(rollout)
+    replay = replay_of_valid_rows(sampler, 200, 100)
     batches = np.stack([replay.sample(10).index for _ in range(200)])
     assert np.ptp(batches[:, 6] - batches[:, 3]) > 8
 

@@ -22,13 +22,7 @@ from algorithm.returns.distributional_retrace import (
     recursive_distributional_retrace,
 )
 from tests.builders import random_estimator_inputs
-from tests.oracles import (
-    close,
-    compute_hats,
-    distributional_retrace_by_definition,
-    retrace_by_definition,
-    tensor,
-)
+from tests.oracles import close, compute_hats, distributional_retrace_by_definition, retrace_by_definition, tensor
 
 GAMMA = 0.9
 SUPPORT = Support(v_min=-3.0, v_max=3.0, n_atoms=7)
@@ -289,11 +283,7 @@ def test_the_projection_equals_the_sum_of_hat_functions(seed):
 
 
 @many
-@given(
-    st.floats(-1e6, 1e6, width=32),
-    st.floats(2**-10, 1e6, width=32),
-    st.integers(2, 300),
-)
+@given(st.floats(-1e6, 1e6, width=32), st.floats(2**-10, 1e6, width=32), st.integers(2, 300))
 def test_in_float32_positions_at_the_ends_of_any_support_keep_their_mass(v_min, width, n_atoms):
     support = Support(v_min=v_min, v_max=v_min + width, n_atoms=n_atoms)
     ends = torch.tensor([support.v_max, support.v_min])

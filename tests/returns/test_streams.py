@@ -9,19 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithm.returns import (
-    ESTIMATORS,
-    EstimatorInputs,
-    RewardStream,
-    StreamEstimate,
-    TraceClipping,
-    add_advantages,
-    estimate_streams,
-    n_step_return,
-)
+from algorithm import returns
 
 GAMMA = 0.875
-CROSSING = RewardStream(gamma=GAMMA, weight=1.0, crosses_episodes=True)
+CROSSING = returns.RewardStream(gamma=GAMMA, weight=1.0, crosses_episodes=True)
 EPISODIC = replace(CROSSING, crosses_episodes=False)
 ROWS, COLUMNS = 12, 4
 RHO_CLIP, TRACE_CLIP = 1.25, 0.75
@@ -91,10 +82,7 @@ def sum_by_definition(lane, bonus, v, rho, trace, trace_lambda):
             corrections[i] += factor * rho[steps[k]] * errors[k]
             factor *= GAMMA * trace_lambda * trace[steps[k]]
     return {
-        t: (
-            values[k] + corrections[k],
-            bonus[t] + GAMMA * (values[k + 1] + trace_lambda * corrections[k + 1]),
-        )
+        t: (values[k] + corrections[k], bonus[t] + GAMMA * (values[k + 1] + trace_lambda * corrections[k + 1]))
         for k, t in enumerate(steps)
     }
 
@@ -113,14 +101,14 @@ def assert_equals_definition(estimate, lanes, record, rho, trace, trace_lambda):
 
 def estimate(stream, bonus, first, alive, v, rho=None, name="n_step", trace_lambda=1.0):
     """Return the estimates of a stream by an estimator, which reads no value, reward or discount of the environment."""
-    clipping = TraceClipping(trace_clip=TRACE_CLIP, rho_clip=RHO_CLIP, trace_lambda=trace_lambda)
+    clipping = returns.TraceClipping(trace_clip=TRACE_CLIP, rho_clip=RHO_CLIP, trace_lambda=trace_lambda)
     nan = torch.full_like(bonus, torch.nan)
     rho = nan if rho is None else rho
-    inputs = EstimatorInputs(
+    inputs = returns.EstimatorInputs(
         reward=nan, discount=nan, valid=nan, v=nan, q_taken=nan, rho=rho, rho_per_dimension=rho, prob_taken=lambda: nan
     )
-    estimator = partial(ESTIMATORS[name].estimate, clipping=clipping)
-    return estimate_streams({"a": stream}, {"a": bonus}, first, alive, [v], inputs, estimator)["a"]
+    estimator = partial(returns.ESTIMATORS[name].estimate, clipping=clipping)
+    return returns.estimate_streams({"a": stream}, {"a": bonus}, first, alive, [v], inputs, estimator)["a"]
 
 
 @pytest.mark.parametrize("trace_lambda", [0.0, 0.75, 1.0])
@@ -140,7 +128,7 @@ def test_estimates_equal_the_sums_over_executed_actions(name, clips, trace_lambd
 def test_a_stream_within_episodes_has_the_usual_returns(seed):
     _, record, _ = make_record(seed)
     valid = ~(record["first"][1:] & record["alive"])
-    expected = n_step_return(record["bonus"], GAMMA * record["alive"], valid, record["v"], 0.75)
+    expected = returns.n_step_return(record["bonus"], GAMMA * record["alive"], valid, record["v"], 0.75)
     found = estimate(EPISODIC, **record, trace_lambda=0.75)
     assert found.target.equal(expected) and found.valid.equal(valid)
     assert found.advantage.equal(expected - record["v"][:-1]) and found.error.equal(found.advantage)
@@ -181,7 +169,8 @@ def test_the_advantages_of_streams_are_added_with_their_weights():
     advantage, a, b = torch.randn(3, 5, 4).double()
     streams = {"a": replace(CROSSING, weight=0.5), "b": replace(EPISODIC, weight=2.0)}
     estimates = {
-        name: StreamEstimate(value=a, target=a, advantage=each, valid=a > 0) for name, each in (("b", b), ("a", a))
+        name: returns.StreamEstimate(value=a, target=a, advantage=each, valid=a > 0)
+        for name, each in (("b", b), ("a", a))
     }
-    torch.testing.assert_close(add_advantages(advantage, streams, estimates), advantage + 0.5 * a + 2 * b)
-    assert add_advantages(advantage, {}, {}) is advantage
+    torch.testing.assert_close(returns.add_advantages(advantage, streams, estimates), advantage + 0.5 * a + 2 * b)
+    assert returns.add_advantages(advantage, {}, {}) is advantage

@@ -40,9 +40,8 @@ class Drawing:
     def act(self, step, memory):
         self.shown.append(step.obs)
         action = np.concatenate([random_actions(self.spec, 1, np.random.default_rng(row)) for row in step.lane])
-        return Decision(
-            raw_action=action, action=action, behavior=np.zeros((len(action), 0), np.float32), memory=memory + 1
-        )
+        none = np.zeros((len(action), 0), np.float32)
+        return Decision(raw_action=action, action=action, behavior=none, memory=memory + 1)
 
 
 def player_of(make, **env_args) -> tuple[TrainedAgent, Drawing]:

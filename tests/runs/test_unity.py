@@ -87,9 +87,8 @@ def test_two_roles_learn_simultaneously_with_their_own_settings(tmp_path, capsys
     assert {"rollout/return/Walker", "rollout/return/Watcher-team1"} <= set(rows[0])
     logged = [row for row in rows if row.get("rollout/return/Walker")]
     events = EventAccumulator(str(folder.path / "tensorboard" / "Walker")).Reload()
-    assert {"Losses/Policy Loss", "Losses/Value Loss", "Policy/Entropy", "Policy/Learning Rate"} <= set(
-        events.Tags()["scalars"]
-    )
+    names = {"Losses/Policy Loss", "Losses/Value Loss", "Policy/Entropy", "Policy/Learning Rate"}
+    assert names <= set(events.Tags()["scalars"])
     for name, column in (("Cumulative Reward", "return"), ("Episode Length", "length")):
         scalars = {event.step: event.value for event in events.Scalars(f"Environment/{name}")}
         expected = {int(row["env_steps"]): float(row[f"rollout/{column}/Walker"]) for row in logged}

@@ -73,11 +73,8 @@ def test_trackio_continues_the_same_run_in_a_folder_of_all_runs(run, monkeypatch
     assert {run_id for run_id, *_ in rows} == {json.loads((run.folder / "tracker.json").read_text())["id"]}
     assert {name for _, name, *_ in rows} == {"gym/cartpole/first"}
     metrics = [(step, json.loads(values)) for *_, step, values in rows]
-    assert [(step, values["rollout/return"]) for step, values in metrics if "rollout/return" in values] == [
-        (10, 1.0),
-        (20, 2.0),
-        (30, 3.0),
-    ]
+    returns = [(step, values["rollout/return"]) for step, values in metrics if "rollout/return" in values]
+    assert returns == [(10, 1.0), (20, 2.0), (30, 3.0)]
     assert (30, 480.5) in [(step, values.get("result/evaluation/agent/mean")) for step, values in metrics]
     assert any("actions/0" in values for _, values in metrics)
     (config,) = database.execute("select config from configs").fetchone()
@@ -94,12 +91,8 @@ def test_wandb_continues_the_same_run_in_the_run_folder(run, monkeypatch, capfd)
     assert {(each.run_id, each.project, each.run_group, each.display_name) for each in started} == {
         (run_id, "samara", "seeds", "gym/cartpole/first")
     }
-    rows = []
-    for record in records:
-        if record.WhichOneof("record_type") == "history":
-            rows.append(
-                {(item.key or "/".join(item.nested_key)): json.loads(item.value_json) for item in record.history.item}
-            )
+    logged = [record.history.item for record in records if record.WhichOneof("record_type") == "history"]
+    rows = [{each.key or "/".join(each.nested_key): json.loads(each.value_json) for each in items} for items in logged]
     returns = [(row["env_steps"], row["rollout/return"]) for row in rows if "rollout/return" in row]
     assert returns == [(10, 1.0), (20, 2.0), (30, 3.0)]
     assert "histogram" in [row.get("actions/0/_type") for row in rows]

@@ -176,8 +176,5 @@ def test_the_id_is_read_by_the_tracker_that_has_written_it(tmp_path):
 
 def test_the_numbers_of_a_result():
     record = {"status": 0, "reached": True, "name": "a", "evaluation": {"agent": {"mean": 1.5, "low": None}}}
-    assert flatten_numbers(record, "result/") == {
-        "result/status": 0,
-        "result/reached": 1,
-        "result/evaluation/agent/mean": 1.5,
-    }
+    numbers = {"result/status": 0, "result/reached": 1, "result/evaluation/agent/mean": 1.5}
+    assert flatten_numbers(record, "result/") == numbers

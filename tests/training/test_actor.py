@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -9,6 +7,7 @@ from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.actor import Actor
 from algorithm.training.components import AgentComponents
 from algorithm.training.invalid_values import Episode
+from tests import builders
 from tests.builders import make_acer, make_role, make_sac
 from tests.doubles import (
     ParityAgent,
@@ -234,8 +233,7 @@ def test_the_first_rows_have_uniformly_random_actions():
     role = Role(500, {"obs": ObsSpec((3,))}, ActionSpec(2))
     agent, learner = make_sac(role, random_steps=700, std_init=0.02), UpdateCounter()
     parts = AgentComponents(role=role, agent=agent, scheduler=None, learner=learner)
-    obs = {"obs": np.zeros((500, 3), np.float32)}
-    step = replace(make_step(*(Row(lane, 0) for lane in range(500))), obs=obs)
+    step = builders.make_step({"obs": np.zeros((500, 3), np.float32)})
     for learner.rows_seen, spread in [(0, 1.0), (699, 1.0), (700, 0.1)]:
         decision = parts.act(step, np.zeros((500, 0), np.float32))
         assert 0.5 * spread < np.abs(decision.action).max() <= spread
@@ -250,8 +248,7 @@ def test_the_probability_of_random_actions_falls_to_that_of_the_policy():
     changes = {"random_steps": 500, "discrete_dqn_epsilon": 0.2, "discrete_dqn_epsilon_steps": 1000}
     agent, learner = make_sac(role, discrete_dqn_like=True, **changes), UpdateCounter()
     parts = AgentComponents(role=role, agent=agent, scheduler=None, learner=learner)
-    obs = {"obs": np.ones((4000, 3), np.float32)}
-    step, memory = replace(make_step(*(Row(lane, 0) for lane in range(4000))), obs=obs), np.zeros((4000, 0), np.float32)
+    step, memory = builders.make_step({"obs": np.ones((4000, 3), np.float32)}), np.zeros((4000, 0), np.float32)
     best = agent.greedy(step, memory).action
     for learner.rows_seen, epsilon in [(499, 1.0), (500, 1.0), (750, 0.8), (1250, 0.4), (1500, 0.2), (9999, 0.2)]:
         decision = parts.act(step, memory)

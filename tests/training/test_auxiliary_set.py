@@ -18,16 +18,7 @@ from algorithm.networks import Blueprint, FrameStack, Gru, Mlp, TargetNetwork, V
 from algorithm.replay.ring import Ring
 from algorithm.returns import RewardStream
 from algorithm.training.learner import Learner
-from tests.builders import (
-    make_a2c,
-    make_acer,
-    make_ppo,
-    make_reactor,
-    make_role,
-    make_sac,
-    random_rollout_of,
-    update,
-)
+from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_role, make_sac, random_rollout_of, update
 
 LANES, ROWS, WEIGHT = 4, 6, 0.5
 STREAM = RewardStream(gamma=0.9, weight=2.0, crosses_episodes=True)

@@ -60,11 +60,7 @@ def make_step(module, average_probs, gradient=None, max_halvings=10):
     divergence = Divergence(compute_policy=module.compute_policy, average=average, weights=ONE_ROW)
     gradient = policy_gradient() if gradient is None else gradient
     step = NaturalStep(
-        name="policy",
-        group=group,
-        vector=module.logits.data,
-        gradient=-gradient,
-        compute_divergence=lambda: divergence,
+        name="policy", group=group, vector=module.logits.data, gradient=-gradient, compute_divergence=lambda: divergence
     )
     return step, lambda: module.compute_policy().kl(average).item()
 
@@ -192,9 +188,8 @@ class TwoLayers(nn.Module):
         """Return the second derivative of the weighted sum of KL[policy || other] by autograd."""
         parameters = list(self.layers.parameters())
         fixed = self.family(self.compute_policy().statistics.detach())
-        gradients = torch.autograd.grad(
-            (self.weights * self.compute_policy().kl(fixed)).sum(), parameters, create_graph=True
-        )
+        divergence = (self.weights * self.compute_policy().kl(fixed)).sum()
+        gradients = torch.autograd.grad(divergence, parameters, create_graph=True)
         gradient = torch.cat([part.flatten() for part in gradients])
         rows = [torch.autograd.grad(number, parameters, retain_graph=True) for number in gradient]
         return torch.stack([torch.cat([part.flatten() for part in row]) for row in rows])

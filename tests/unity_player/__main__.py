@@ -36,9 +36,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="of the task's own random numbers; a new one each time without it")
     parser.add_argument("--agents", type=int, default=4, help="in the grid")
     parser.add_argument("--size", type=int, default=84, help="pixels of the grid's camera")
-    parser.add_argument(
-        "--layout", choices=("hwc", "chw"), default="chw", help="hwc is the layout of packages up to 2.x"
-    )
+    parser.add_argument("--layout", choices=("hwc", "chw"), default="chw", help="hwc is that of packages up to 2.x")
     parser.add_argument("--png", action="store_true", help="the grid's camera sends compressed images")
     parser.add_argument("--late", type=int, default=0, help="the tick at which the second team of duel appears")
     parser.add_argument("--fault", choices=KINDS, help="what goes wrong")
@@ -46,9 +44,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--chance", type=float, default=0.0, help="instead: its probability at every tick")
     parser.add_argument("--single", type=int, metavar="PORT", help="exit with 1 while another player holds this port")
     parser.add_argument("--slow", type=float, default=0.0, metavar="SECONDS", help="asleep in every tick")
-    parser.add_argument(
-        "--record", type=Path, help="a file that receives each message of the trainer as a line of JSON"
-    )
+    parser.add_argument("--record", type=Path, help="a file that receives each message of the trainer, in JSON lines")
     parser.add_argument("-logFile", type=Path, help="where Unity's log would be; errors go there")
     options, unity = parser.parse_known_args(words)
     options.unity = unity
@@ -63,9 +59,8 @@ def main(words: list[str]) -> int:
             file.write(json.dumps({"arguments": words}) + "\n")
     with contextlib.ExitStack() as stack:
         if options.logFile:
-            stack.enter_context(
-                contextlib.redirect_stderr(stack.enter_context(options.logFile.open("a", encoding="utf-8")))
-            )
+            log = stack.enter_context(options.logFile.open("a", encoding="utf-8"))
+            stack.enter_context(contextlib.redirect_stderr(log))
         if options.single and not stack.enter_context(socket.socket()).connect_ex(("127.0.0.1", options.single)):
             print("another instance is running", file=sys.stderr)
             return 1

@@ -26,7 +26,7 @@ EDGE = 3.0
 CELLS = 5
 GRID_LIMIT = 100
 MOVES = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))  # stay, up, down, left, right
-COLORS = {"agent": (0, 0, 255), "plus": (0, 255, 0), "cross": (255, 0, 0)}
+COLORS = (0, 255, 0), (255, 0, 0), (0, 0, 255)  # plus, cross and agent
 
 
 class BalanceBall(Task):
@@ -143,9 +143,7 @@ def picture(size: int, agent: tuple, plus: tuple, cross: tuple) -> np.ndarray:
     """Return the image of the camera, [size, size, 3] uint8."""
     pixels = np.full((size, size, 3), 230, np.uint8)
     edges = np.linspace(0, size, CELLS + 1).astype(int)
-    for (row, column), color in zip(
-        (plus, cross, agent), (COLORS["plus"], COLORS["cross"], COLORS["agent"]), strict=True
-    ):
+    for (row, column), color in zip((plus, cross, agent), COLORS, strict=True):
         pixels[edges[row] : edges[row + 1], edges[column] : edges[column + 1]] = color
     return pixels
 

@@ -19,12 +19,7 @@ from tests.unity_player.launcher import ROOT, make_player
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 DEFAULTS = yaml.safe_load((ROOT / "default_config.yaml").read_text())
-SECTION = {
-    **DEFAULTS["base_config"]["unity_args"],
-    "agents": None,
-    "no_graphics": False,
-    "timeout_wait": 20.0,
-}
+SECTION = {**DEFAULTS["base_config"]["unity_args"], "agents": None, "no_graphics": False, "timeout_wait": 20.0}
 
 
 def start(folder: Path, task: str, *flags: str, limit: float = 5.0, start_limit: float = 20.0, **how) -> UnityClient:

@@ -37,9 +37,7 @@ pytestmark = pytest.mark.usefixtures("prepared_scenes")
 TEMPORARY = tempfile.TemporaryDirectory()  # removed at the end of the process
 FOLDER = Path(TEMPORARY.name)
 
-TestStaggeredInTwoEnvironments = make_contract(
-    lambda: make_scenes(FOLDER, "staggered", "--seed", "3", copies=2, agents=3)
-)
+TestStaggeredInTwoScenes = make_contract(lambda: make_scenes(FOLDER, "staggered", "--seed", "3", copies=2, agents=3))
 TestGrid = make_contract(lambda: make_scenes(FOLDER, "grid", "--seed", "3", "--size", "20", "--png"))
 
 
@@ -194,11 +192,7 @@ def test_statistics_of_scenes_are_collected_until_they_are_read(tmp_path):
 
 @pytest.mark.parametrize(
     ("fault", "why"),
-    [
-        ("crash", "crashed with signal|exit code"),
-        ("hang", "did not (answer|connect) within 3 s"),
-        ("nan", "NaN"),
-    ],
+    [("crash", "crashed with signal|exit code"), ("hang", "did not (answer|connect) within 3 s"), ("nan", "NaN")],
 )
 def test_a_failed_environment_starts_again_while_the_other_continues(fault, why, tmp_path, at_once, caplog):
     how = {"copies": 2, "agents": 3, "timeout_wait": 3.0 if fault == "hang" else 20.0}

@@ -31,10 +31,7 @@ def agent(*observations, **fields):
 def floats(values, properties=(), name="sensor"):
     values = np.asarray(values, np.float32)
     return api.ObservationProto(
-        shape=values.shape,
-        float_data={"data": values.ravel().tolist()},
-        dimension_properties=properties,
-        name=name,
+        shape=values.shape, float_data={"data": values.ravel().tolist()}, dimension_properties=properties, name=name
     )
 
 

@@ -91,9 +91,7 @@ def test_the_example_of_the_guide_plays(tmp_path):
 
 
 def test_random_faults_happen_and_a_slow_player_sleeps(tmp_path):
-    parsed = parse(
-        ["grid", "--mlagents-port", "1", "--fault", "crash", "--chance", "0.3", "--slow", "0.02", "-batchmode"]
-    )
+    parsed = parse("grid --mlagents-port 1 --fault crash --chance 0.3 --slow 0.02 -batchmode".split())
     assert (parsed.fault, parsed.chance, parsed.slow, parsed.unity) == ("crash", 0.3, 0.02, ["-batchmode"])
     with start(tmp_path, "balance_ball", "--fault", "exit", "--chance", "0.5", "--slow", "0.01") as client:
         with pytest.raises(RuntimeError, match="exit code 3"):

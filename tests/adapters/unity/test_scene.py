@@ -42,6 +42,11 @@ def start(*agents: int, first=0, add=reject, **how) -> LaneAssignment:
     return lanes
 
 
+def ask(lanes: LaneAssignment, *rows: tuple) -> list[tuple]:
+    """Return the shown rows of a tick in which no episode ends."""
+    return shown(lanes(batch(*rows), batch())[1])
+
+
 def test_a_truncation_with_a_new_request_is_a_final_row_and_then_a_first():
     lanes = start(7, 3, first=4)
     final, following, returns = lanes(batch((3, 3, 1), (7, 9, 0.25)), batch((7, 8, 2, True)))
@@ -65,13 +70,13 @@ def test_a_termination_without_a_new_request_is_a_final_row(interrupted):
     assert shown(final) == [(0, 8, False, True, 2, interrupted)]
     assert following is None
     assert lanes(batch(), batch())[:2] == (None, None)
-    assert shown(lanes(batch((7, 9, 5)), batch())[1]) == [(0, 9, True, False, 0, True)]
+    assert ask(lanes, (7, 9, 5)) == [(0, 9, True, False, 0, True)]
 
 
 def test_an_agent_keeps_its_lane_though_others_end_before_it():
     lanes = start(1, 2, 3)
     lanes(batch((1, 1)), batch((3, 3), (2, 2)))
-    assert shown(lanes(batch((3, 4), (1, 5), (2, 6)), batch())[1]) == [
+    assert ask(lanes, (3, 4), (1, 5), (2, 6)) == [
         (0, 5, False, False, 0, True),
         (1, 6, True, False, 0, True),
         (2, 4, True, False, 0, True),
@@ -82,18 +87,15 @@ def test_a_new_agent_takes_the_lane_whose_episode_ended_first():
     lanes = start(1, 2)
     lanes(batch((1, 1)), batch((2, 2)))
     lanes(batch(), batch((1, 1)))
-    assert shown(lanes(batch((9, 4)), batch())[1]) == [(1, 4, True, False, 0, True)]
-    assert shown(lanes(batch((2, 5), (9, 6, 1)), batch())[1]) == [
-        (0, 5, True, False, 0, True),
-        (1, 6, False, False, 1, True),
-    ]
+    assert ask(lanes, (9, 4)) == [(1, 4, True, False, 0, True)]
+    assert ask(lanes, (2, 5), (9, 6, 1)) == [(0, 5, True, False, 0, True), (1, 6, False, False, 1, True)]
 
 
 def test_a_new_agent_does_not_take_the_lane_of_an_agent_with_a_new_request():
     lanes = start(1, 2)
     lanes(batch((1, 1)), batch((2, 2)))
     lanes(batch(), batch((1, 1)))
-    assert [row[:2] for row in shown(lanes(batch((9, 4), (2, 5)), batch())[1])] == [(0, 4), (1, 5)]
+    assert [row[:2] for row in ask(lanes, (9, 4), (2, 5))] == [(0, 4), (1, 5)]
 
 
 def test_more_agents_than_lanes_are_too_many():
@@ -110,10 +112,7 @@ def test_a_lane_is_added_for_an_agent_that_finds_none_free_and_the_others_keep_t
         return 9 + len(there)
 
     lanes = start(1, 2, first=4, add=add)
-    assert shown(lanes(batch((5, 7, 3), (2, 3, 0.5)), batch())[1]) == [
-        (5, 3, False, False, 0.5, True),
-        (10, 7, True, False, 0, True),
-    ]
+    assert ask(lanes, (5, 7, 3), (2, 3, 0.5)) == [(5, 3, False, False, 0.5, True), (10, 7, True, False, 0, True)]
     assert lanes.active_lanes.tolist() == [10, 5]
     assert lanes.order_actions(np.array([1, 5, 10]), np.arange(3)[:, None]).ravel().tolist() == [2, 1]
     final, following, returns = lanes(batch((6, 1), (1, 4, 2)), batch((5, 8, 1)))
@@ -122,7 +121,7 @@ def test_a_lane_is_added_for_an_agent_that_finds_none_free_and_the_others_keep_t
     assert shown(following) == [(4, 4, False, False, 2, True), (10, 1, True, False, 0, True)]
     assert (returns, there) == ([1], [2])
     lanes.forget_episodes()
-    assert [row[0] for row in shown(lanes(batch((7, 1), (8, 1), (9, 1), (11, 1)), batch())[1])] == [4, 5, 10, 11]
+    assert [row[0] for row in ask(lanes, (7, 1), (8, 1), (9, 1), (11, 1))] == [4, 5, 10, 11]
     assert (there, len(lanes.lanes)) == ([2, 3], 4)
 
 
@@ -130,10 +129,7 @@ def test_a_silent_agent_loses_its_lane_and_its_episode_is_truncated():
     lanes = start(1, 2, max_silent_ticks=3)
     for _ in range(2):
         lanes(batch((1, 1)), batch())
-    assert shown(lanes(batch((1, 1, 1), (5, 7, 3)), batch())[1]) == [
-        (0, 1, False, False, 1, True),
-        (1, 7, True, False, 0, True),
-    ]
+    assert ask(lanes, (1, 1, 1), (5, 7, 3)) == [(0, 1, False, False, 1, True), (1, 7, True, False, 0, True)]
     with pytest.raises(OverflowError):
         lanes(batch((2, 2)), batch())
 
@@ -142,7 +138,7 @@ def test_an_agent_without_requests_keeps_its_lane_if_no_other_needs_it():
     lanes = start(1, 2, max_silent_ticks=3)
     for _ in range(20):
         lanes(batch((1, 1)), batch())
-    assert shown(lanes(batch((2, 3, 4)), batch())[1]) == [(1, 3, False, False, 4, True)]
+    assert ask(lanes, (2, 3, 4)) == [(1, 3, False, False, 4, True)]
 
 
 def test_an_episode_without_a_decision_is_left_out():
@@ -155,10 +151,7 @@ def test_a_lost_scene_truncates_all_episodes_without_final_rows():
     lanes = start(1, 2)
     lanes.forget_episodes()
     assert lanes(batch(), batch((1, 1, 4)))[0] is None
-    assert shown(lanes(batch((2, 5, 9), (1, 6)), batch())[1]) == [
-        (0, 5, True, False, 0, True),
-        (1, 6, True, False, 0, True),
-    ]
+    assert ask(lanes, (2, 5, 9), (1, 6)) == [(0, 5, True, False, 0, True), (1, 6, True, False, 0, True)]
 
 
 def test_actions_are_in_the_order_of_the_scene():

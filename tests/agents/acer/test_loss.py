@@ -12,17 +12,8 @@ import torch
 from algorithm.distributions import MASKED_LOGIT
 from algorithm.specs import ACTION_MASK, ActionSpec
 from algorithm.training.learner import Learner
+from tests import builders
 from tests.agents.acer.literal import COLUMNS, ROWS, SPECS, LiteralLoss, make_case
-from tests.builders import (
-    PAIRS,
-    compute_gradient,
-    make_acer,
-    make_exact_acer,
-    make_role,
-    random_rollout,
-    to_float64,
-    update,
-)
 from tests.oracles import explain_variance
 
 OFF, LOGITS, PROBS = (
@@ -36,13 +27,13 @@ CLIPS = {"trace_clip": 0.8, "rho_clip": 1.5, "importance_clip": 1.5}
 
 def compute_agent_gradient(agent, rollout, seed=0):
     torch.manual_seed(seed)
-    return compute_gradient(agent.loss(rollout)[0]["acer"], agent.policy)
+    return builders.compute_gradient(agent.loss(rollout)[0]["acer"], agent.policy)
 
 
 def assert_gradient_is_literal(agent, spec, rollout, seed=0) -> LiteralLoss:
     torch.manual_seed(seed)
     literal = LiteralLoss(agent, spec, rollout)
-    expected = compute_gradient(literal.value, agent.policy)
+    expected = builders.compute_gradient(literal.value, agent.policy)
     assert expected.isfinite().all()
     atol = 1e-9 * (1 + expected.abs().max().item())
     torch.testing.assert_close(compute_agent_gradient(agent, rollout, seed), expected, rtol=1e-7, atol=atol)
@@ -78,7 +69,7 @@ def test_the_gradient_and_the_errors_are_those_of_the_paper(kind, region, change
 
 
 @pytest.mark.parametrize("kind", SPECS)
-@pytest.mark.parametrize(("estimator", "critic"), PAIRS)
+@pytest.mark.parametrize(("estimator", "critic"), builders.PAIRS)
 def test_the_gradient_of_every_estimator_and_critic_is_that_of_its_definition(kind, estimator, critic):
     spec, settings = SPECS[kind], {"estimator": estimator, "critic": critic, "trust_region_delta": 0.02, **CLIPS}
     if estimator == "tree_backup" and spec.continuous:
@@ -138,8 +129,8 @@ def test_actions_that_the_behavior_does_not_take_give_finite_gradients(region):
 
 def test_rows_with_a_single_allowed_action_do_not_count_as_projected():
     """With probabilities as coordinates the constraint is active there, along a direction that changes no policy."""
-    agent = make_exact_acer(make_role(COLUMNS, masked=True), seed=1, importance_clip=1.5, **PROBS)
-    rollout = to_float64(random_rollout(np.random.default_rng(1), ROWS, COLUMNS))
+    agent = builders.make_exact_acer(builders.make_role(COLUMNS, masked=True), seed=1, importance_clip=1.5, **PROBS)
+    rollout = builders.to_float64(builders.random_rollout(np.random.default_rng(1), ROWS, COLUMNS))
 
     def count_active(single):
         allowed = torch.ones(ROWS + 1, COLUMNS, 3, dtype=torch.uint8)
@@ -182,13 +173,15 @@ def test_metrics_are_means_over_valid_rows():
 
 def test_the_average_network_is_updated_by_its_decay_and_nothing_else_is_left_of_an_update():
     """Gradients do not accumulate, and the collected rollout stays as it is."""
-    role = make_role(COLUMNS)
-    learner = Learner(make_acer(role, average_policy_decay=0.9, learning_rate=0.05, reward_clip=0.5), role, {}, None)
-    parameters, rollout = learner.parameters, random_rollout(np.random.default_rng(0), ROWS, COLUMNS)
+    role = builders.make_role(COLUMNS)
+    learner = Learner(
+        builders.make_acer(role, average_policy_decay=0.9, learning_rate=0.05, reward_clip=0.5), role, {}, None
+    )
+    parameters, rollout = learner.parameters, builders.random_rollout(np.random.default_rng(0), ROWS, COLUMNS)
     stored, gradients = rollout.reward.copy(), []
     for _ in range(2):
         before, learned = parameters.target_vector.clone(), parameters.vector.clone()
-        update(learner, rollout)
+        builders.update(learner, rollout)
         gradients.append(parameters.gradient.clone())
         torch.testing.assert_close(parameters.target_vector, 0.9 * before + 0.1 * parameters.vector)
         assert not parameters.target_vector.equal(before)

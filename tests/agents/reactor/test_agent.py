@@ -55,11 +55,7 @@ def test_a_known_range_of_returns_may_begin_at_0(normalization):
     reactor_settings(v_min=0.0, v_max=1.0, reward_normalization=normalization)
 
 
-MEMORIES = {
-    "body": {"memory": Gru(4)},
-    "policy": {"policy": Gru(4)},
-    "critic": {"critic": Lstm(4)},
-}
+MEMORIES = {"body": {"memory": Gru(4)}, "policy": {"policy": Gru(4)}, "critic": {"critic": Lstm(4)}}
 
 
 @pytest.mark.parametrize("parts", MEMORIES.values(), ids=MEMORIES)

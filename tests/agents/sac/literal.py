@@ -84,9 +84,8 @@ class Literal:
         found = []
         for k, indices in enumerate(self.combinations):
             log_d = sum((branch.log_softmax(-1)[i] for branch, i in zip(logits, indices, strict=True)), torch.zeros(()))
-            normal = torch.distributions.Normal(
-                *(part[k * numbers : (k + 1) * numbers] for part in (mean, log_std.exp()))
-            )
+            own = slice(k * numbers, (k + 1) * numbers)
+            normal = torch.distributions.Normal(mean[own], log_std[own].exp())
             draw = normal.mean + normal.stddev * noise[k]
             log_c = (normal.log_prob(draw) - (1 - draw.tanh() ** 2).log()).sum()
             found.append((log_d, log_c, draw.tanh()))

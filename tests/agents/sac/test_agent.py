@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -89,12 +88,10 @@ def test_the_known_step_of_the_temperature(share, step):
     """Gradient descent: too little entropy raises log alpha, too much lowers it."""
     agent, _ = make_case(SPECS["discrete"], use_auto_alpha=True, target_d_alpha=share)
     policy = agent.family(torch.tensor([[[0.6, 0.3, 0.1]]], dtype=torch.float64).log())
-    policy_output = PolicyOutput(
-        policy=policy, reparameterized=policy.rsample(), entropy_cost=torch.zeros_like(policy.probs)
-    )
+    output = PolicyOutput(policy=policy, reparameterized=policy.rsample(), entropy_cost=torch.zeros_like(policy.probs))
     weights, values = torch.ones(1, 1).double(), torch.zeros_like(policy.probs)
     losses = agent.policy_learner.compute_losses(
-        policy_output, AutogradPass(policy.statistics.clone()), weights, lambda numbers: (values, None)
+        output, AutogradPass(policy.statistics.clone()), weights, lambda numbers: (values, None)
     )[0]
     (found,) = torch.autograd.grad(losses["alpha"], agent.policy_learner.temperature.log_alpha)
     assert found.item() == pytest.approx(step, abs=1e-6)
@@ -173,18 +170,16 @@ def test_discrete_dqn_like_takes_the_best_action_and_has_double_targets():
     taken = agent.critics(obs[:1]).gather(-1, rollout.raw_action.long().expand(2, -1, -1, -1)).squeeze(-1)[:, 0]
     error = 0.5 * (target - taken).square().mean(0)
     weight = rollout.valid[0] / rollout.valid[0].sum()
-    assert result.compute_metrics()["train/critic_loss"].item() == pytest.approx(
-        (weight * error).sum().item(), rel=1e-4
-    )
+    found = result.compute_metrics()["train/critic_loss"].item()
+    assert found == pytest.approx((weight * error).sum().item(), rel=1e-4)
 
 
 def test_burn_in_has_no_gradient_and_updates_the_memory_of_each_network():
     spec = SPECS["continuous"]
     blueprint = Blueprint(body=Mlp(8), memory=Gru(6))
     agent = sac_of(spec, blueprint, burn_in_step=3, sequence_length=2)
-    rollout = replace(random_rollout_of(agent, make_role(COLUMNS, spec=spec), 0, 5), burn_in=3).convert(
-        torch.from_numpy
-    )
+    rollout = random_rollout_of(agent, make_role(COLUMNS, spec=spec), 0, 5).convert(torch.from_numpy)
+    rollout.burn_in = 3
     rollout.obs["obs"].requires_grad_()
     losses, _ = agent.loss(rollout)
     (reached,) = torch.autograd.grad(losses["critic"], rollout.obs["obs"])

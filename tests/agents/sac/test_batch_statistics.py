@@ -150,10 +150,8 @@ def test_running_statistics_learn_once_from_each_update(spec, target):
 @pytest.mark.parametrize("changes", [{}, {"n_step": 3, "sequence_length": 3, "estimator": "retrace"}], ids=str)
 def test_without_target_critics_the_targets_are_those_of_equal_target_critics(spec, changes):
     blueprint = Blueprint(encoders={"*": Vector()}, policy=Mlp(5), critic=Mlp(5))
-    agents = [
-        make_sac(make_role(COLUMNS, spec=spec), blueprint, target=target, **changes) for target in ("none", "average")
-    ]
-    first, second = agents
+    role = make_role(COLUMNS, spec=spec)
+    agents = first, second = [make_sac(role, blueprint, target=kind, **changes) for kind in ("none", "average")]
     second.critics.load_state_dict(first.critics.state_dict())
     second.policy.load_state_dict(first.policy.state_dict())
     second.target.network.load_state_dict(first.critics.state_dict())

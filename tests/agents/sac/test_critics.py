@@ -56,13 +56,8 @@ def random_experience(spec: ActionSpec, seed: int, has_taken: bool) -> Experienc
 @pytest.mark.parametrize("n_step", [1, 2, 9])
 @pytest.mark.parametrize("reduce", ["min", "mean"])
 def test_the_mean_of_the_target_is_the_scalar_target_unless_positions_are_clipped(spec, n_step, reduce):
-    settings = sac_settings(
-        **{**ATOMS, "v_min": -50.0, "v_max": 50.0},
-        n_step=n_step,
-        sequence_length=9,
-        use_n_step_is=False,
-        ensemble_q_reduce=reduce,
-    )
+    changes = {**ATOMS, "v_min": -50.0, "v_max": 50.0, "n_step": n_step, "sequence_length": 9, "use_n_step_is": False}
+    settings = sac_settings(**changes, ensemble_q_reduce=reduce)
     critic = make_critic(settings, is_continuous=bool(spec.continuous))
     scalar = make_critic(replace(settings, critic="scalar"), is_continuous=bool(spec.continuous))
     experience = random_experience(spec, n_step, has_taken=n_step > 1)

@@ -66,16 +66,8 @@ def make_sequence(obs: Tensor, sample: Tensor, behavior: Tensor, **changes) -> R
 @pytest.mark.parametrize("rescaled", [False, True])
 def test_the_known_q_of_one_state_is_a_fixed_point(estimator, n_step, sequence_length, rescaled):
     """Two actions, no reward, a uniform policy, on-policy: Q = gamma alpha log 2 / (1 - gamma)."""
-    agent = tabular_sac(
-        ActionSpec(0, (2,)),
-        1,
-        0.1,
-        gamma=0.9,
-        n_step=n_step,
-        sequence_length=sequence_length,
-        rescale_values=rescaled,
-        **estimator,
-    )
+    settings = {"n_step": n_step, "sequence_length": sequence_length, "rescale_values": rescaled, **estimator}
+    agent = tabular_sac(ActionSpec(0, (2,)), 1, 0.1, gamma=0.9, **settings)
     sample = torch.tensor(list(product([0.0, 1.0], repeat=sequence_length))).double().T.unsqueeze(-1)
     columns = sample.shape[1]
     rollout = make_sequence(
@@ -194,9 +186,7 @@ def entropies(agent: Sac, statistics: np.ndarray) -> tuple[float, float]:
     """Return the entropies of pi(d), and of pi(c|d) in the mean over d, by sums and by quadrature over u."""
     family = agent.family
     count, width = family.n_combinations, family.n_combinations * family.n_continuous
-    mean, log_std = (
-        statistics[part * width : (part + 1) * width].reshape(count, family.n_continuous) for part in range(2)
-    )
+    mean, log_std = statistics[: 2 * width].reshape(2, count, family.n_continuous)
     probs, of_branches, start = np.ones(1), 0.0, 2 * width
     for actions in family.branches:
         own = np.exp(statistics[start : start + actions])
@@ -228,10 +218,8 @@ def test_without_rewards_q_is_the_discounted_entropy_of_actions_of_every_kind(sp
 
     behavior = np.tile(statistics.astype(np.float32), (3 * COLUMNS, 1))
     sample = agent.family.sample(behavior, np.random.default_rng(0)).reshape(3, COLUMNS, -1)
-    obs = torch.ones(4, COLUMNS, 1).double()
-    rollout = make_sequence(
-        obs, *(torch.from_numpy(part).double() for part in (sample, behavior.reshape(3, COLUMNS, -1)))
-    )
+    parts = (torch.from_numpy(part).double() for part in (sample, behavior.reshape(3, COLUMNS, -1)))
+    rollout = make_sequence(torch.ones(4, COLUMNS, 1).double(), *parts)
     torch.manual_seed(0)
     losses, _ = agent.loss(rollout)
     bias = agent.critics.critics[0].head.bias

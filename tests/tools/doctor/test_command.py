@@ -248,12 +248,10 @@ def test_checkpoints_that_do_not_fit_on_the_disk_are_broken(monkeypatch):
 
 def of_scene(*words: str) -> dict[str, tuple[str, str]]:
     """Return the findings about a scene's player and ports, without the handshake and the packages."""
-    checks = list(
-        list_start_checks(parse_arguments(["doctor", "mine/task", "-c", "unity", "--agents", "2", *words])[1])
-    )
-    names = [check.name for check in checks]
-    assert names[:2] == ["device", "handshake"]
-    found = [check() for check in checks[2:]]
+    _, options = parse_arguments(["doctor", "mine/task", "-c", "unity", "--agents", "2", *words])
+    device, handshake, *checks = list_start_checks(options)
+    assert (device.name, handshake.name) == ("device", "handshake")
+    found = [check() for check in checks]
     return {finding.name: (finding.state, finding.line) for finding in found}
 
 

@@ -28,14 +28,7 @@ from algorithm.tools.doctor.check import (
     SubprocessFailed,
     run_in_subprocess,
 )
-from algorithm.tools.doctor.installation import (
-    check_installed,
-    list_adapter_checks,
-    list_core_checks,
-    list_extras,
-    make_adapter_check,
-    read_setup,
-)
+from algorithm.tools.doctor.installation import list_adapter_checks, list_core_checks, list_extras, read_setup
 
 COMMAND = 'pip install -e ".[mine]"'
 NEVER = threading.Event()
@@ -53,7 +46,7 @@ def find(run, *arguments) -> tuple[str, str]:
 
 
 def find_installed(*texts: str) -> tuple[str, str]:
-    return find(check_installed, list(texts), COMMAND)
+    return find(installation.check_installed, list(texts), COMMAND)
 
 
 @pytest.fixture
@@ -174,10 +167,10 @@ def test_what_an_adapter_needs_is_broken_only_for_a_run_that_needs_it(error):
     def refuse() -> str:
         raise error("port 5004 is taken: end it")
 
-    check = make_adapter_check(StartCheck(name="ports", run=refuse))
+    check = installation.make_adapter_check(StartCheck(name="ports", run=refuse))
     assert (check().state, check().line) == (MISSING, "port 5004 is taken: end it")
     assert check.as_required()().state == BROKEN
-    assert make_adapter_check(StartCheck(name="ports", run=lambda: "free"))().state == OK
+    assert installation.make_adapter_check(StartCheck(name="ports", run=lambda: "free"))().state == OK
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from tests.builders import make_acer
 VECTOR = {"Zeta": ObsSpec((5,)), "Alpha": ObsSpec((6,), env_shape=(3, 2))}  # not in the order of the alphabet
 IMAGE = {"Camera": ObsSpec((3, 9, 8), "uint8", high=255.0), "Speed": ObsSpec((2,))}
 CONV = {"Camera": Conv((4, 3, 2), units=8), "*": Vector()}
+FRAMES = {"Camera": FrameStack(2, CONV["Camera"]), "*": Vector()}
 NETS = {
     "mlp": (VECTOR, Blueprint({"*": Vector(normalize=True)}, policy=Mlp(8, activation="tanh"), critic=Mlp(8))),
     "convnet": (IMAGE, Blueprint(CONV, body=Mlp(8))),
@@ -37,7 +38,7 @@ NETS = {
     "lstm": (VECTOR, Blueprint({"*": Vector(0.5)}, memory=Lstm(6))),
     "attention": (VECTOR, Blueprint(memory=Attention(8, heads=2, window=4, layers=2))),
     "frames": (IMAGE, Blueprint({"Camera": FrameStack(3, Conv((4, 3, 2), units=8)), "*": FrameStack(2, Vector())})),
-    "frames and lstm": (IMAGE, Blueprint({"Camera": FrameStack(2, CONV["Camera"]), "*": Vector()}, memory=Lstm(4))),
+    "frames and lstm": (IMAGE, Blueprint(FRAMES, memory=Lstm(4))),
     "noisy": (VECTOR, Blueprint(body=NoisyMlp(8))),
     "residual": (VECTOR, Blueprint(body=Chain(UnitSphere(), Residual(6)), policy=Residual(8, 1, norm="batch_renorm"))),
     "residual, norms of rows": (VECTOR, Blueprint(body=Residual(6, norm="layer"), policy=Residual(6, norm="rms"))),
@@ -50,12 +51,7 @@ BRANCHES = {
     "memory of the policy": (VECTOR, Blueprint(policy=Gru(4))),
     "memory of the critic": (VECTOR, Blueprint(policy=Mlp(8), critic=Lstm(3))),
     "memories": (VECTOR, Blueprint(body=Mlp(8), policy=Lstm(4), critic=Attention(8, heads=2, window=4))),
-    "memories and frames": (
-        IMAGE,
-        Blueprint(
-            {"Camera": FrameStack(2, CONV["Camera"]), "*": Vector()}, memory=Gru(3), policy=Gru(4), critic=Gru(5)
-        ),
-    ),
+    "memories and frames": (IMAGE, Blueprint(FRAMES, memory=Gru(3), policy=Gru(4), critic=Gru(5))),
 }
 ACTIONS = {
     "continuous": ActionSpec(2),

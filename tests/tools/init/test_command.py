@@ -147,11 +147,7 @@ def test_nothing_is_written_for_settings_that_are_incompatible_and_unsupported_e
 
 @pytest.mark.parametrize(
     ("changes", "ratio"),
-    [
-        ([], 1.0),
-        (["base_config.n_envs=8"], 8.0),
-        (["base_config.n_envs=2", "sac_config.rollout_length=3"], 6.0),
-    ],
+    [([], 1.0), (["base_config.n_envs=8"], 8.0), (["base_config.n_envs=2", "sac_config.rollout_length=3"], 6.0)],
 )
 def test_sac_has_a_section_with_one_update_for_each_env_step(changes, ratio, init, command):
     tree, _ = init("gym/pendulum", "base_config.algorithm=SAC", *changes)

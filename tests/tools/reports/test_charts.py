@@ -174,9 +174,8 @@ def test_long_labels_of_intervals_are_in_lines_that_fit():
 def test_dots_of_samples_are_in_proportion():
     row = Row(label="a", color=0, values=np.array([0.0, 1.0, 4.0]), value=2.0, low=1.0, high=3.0)
     svg = draw_rows([row]).figure.to_svg()
-    (dots,), ((bar,),), ((mean,),) = (
-        read_paths(svg, *style) for style in (("series-0", "5"), ("ink", "5"), ("ink", "6"))
-    )
+    styles = ("series-0", "5"), ("ink", "5"), ("ink", "6")
+    (dots,), ((bar,),), ((mean,),) = (read_paths(svg, *style) for style in styles)
     x = [dot[0, 0] for dot in dots]
     expected = {"dot": (x[1], 0.25), "low": (bar[0, 0], 0.25), "high": (bar[1, 0], 0.75), "mean": (mean[0, 0], 0.5)}
     for place, share in expected.values():

@@ -109,10 +109,8 @@ def local_runs():
     """Write two runs of ACER with the returns 10 and 20, and two of SAC with 12 and 14."""
     for name, variant, values in (("a", "default", (10.0, 20.0)), ("b", "sac", (12.0, 14.0))):
         for seed, value in enumerate(values):
-            algorithm = "SAC" if variant == "sac" else "ACER"
-            write_curve(
-                RUNS / f"{name}-{seed + 1}", {0: 0.0, 100: value}, seed=seed, variant=variant, algorithm=algorithm
-            )
+            settings = {"seed": seed, "variant": variant, "algorithm": "SAC" if variant == "sac" else "ACER"}
+            write_curve(RUNS / f"{name}-{seed + 1}", {0: 0.0, 100: value}, **settings)
 
 
 @pytest.mark.usefixtures("local_runs")

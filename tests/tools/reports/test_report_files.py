@@ -144,9 +144,8 @@ def test_shares_of_the_time_are_stacked_means_of_rows(run):
     columns |= {"time/a_fraction": np.where(half, 0.8, 0.2), "time/b_fraction": np.where(half, 0.2, 0.4)}
     chart = draw_figures(replace(metrics, columns=columns, is_gap=np.zeros(count, bool)), None)["speed"][-1]
     assert [entry.label for entry in chart.legend] == ["a 50%", "b 30%"]
-    first, second = (
-        shape.points for shape in chart.figure.shapes[-1].shapes if shape.color.startswith("series") and shape.width
-    )
+    lines = [shape for shape in chart.figure.shapes[-1].shapes if shape.color.startswith("series") and shape.width]
+    first, second = (line.points for line in lines)
     floor = chart.figure.shapes[-1].size[1]
     heights = [(floor - points[[0, -1], 1]) / floor for points in (first, second)]
     np.testing.assert_allclose(heights, [[0.8, 0.2], [1.0, 0.6]])
@@ -368,10 +367,7 @@ def test_spaces_of_every_kind():
         ActionPart(key="gear", shape=(), dtype="int64", n_values=(3,)),
         ActionPart(key="throttle", shape=(2,), dtype="float32", low=(-1.0, 0.0), high=(1.0, 2.0)),
     )
-    specs = {
-        "picture": ObsSpec((3, 8, 8), "uint8", high=255.0),
-        "place": ObsSpec((7,), n_values=(3, 4)),
-    }
+    specs = {"picture": ObsSpec((3, 8, 8), "uint8", high=255.0), "place": ObsSpec((7,), n_values=(3, 4))}
     role = Role(1, specs, ActionSpec.from_parts(parts))
     assert list_spaces({"car": role}) == {
         "car: 1 agent": [

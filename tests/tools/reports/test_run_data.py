@@ -53,10 +53,8 @@ def test_a_complete_run_has_no_problem(complete):
 
 
 def test_settings_of_roles_with_another_algorithm_count(run):
-    settings = (run / "config.yaml").read_text()
-    (run / "config.yaml").write_text(
-        settings.replace("ma_config: {}", "ma_config: {blue: {base_config: {algorithm: sac}}}")
-    )
+    file, own = run / "config.yaml", "ma_config: {blue: {base_config: {algorithm: sac}}}"
+    file.write_text(file.read_text().replace("ma_config: {}", own))
     paths = {path for path, *_ in read_run(run).differences}
     assert {"sac_config.gamma", "acer_config.gamma"} <= paths
 
@@ -142,18 +140,16 @@ def test_a_table_without_a_readable_row_has_no_columns(tmp_path):
 
 
 def test_metrics_are_divided_by_role(tmp_path):
-    metrics = read_metrics(
-        tmp_path, "env_steps,eval/return/blue,train/loss/blue,train/loss/red blue,x/y", "1,2,3,4,5", roles=()
-    )
+    header = "env_steps,eval/return/blue,train/loss/blue,train/loss/red blue,x/y"
+    metrics = read_metrics(tmp_path, header, "1,2,3,4,5", roles=())
     assert metrics.list_metrics() == {
         "eval/return": {"blue": "eval/return/blue"},
         "train/loss": {"blue": "train/loss/blue"},
         "train/loss/red blue": {"": "train/loss/red blue"},
         "x/y": {"": "x/y"},
     }
-    metrics = read_metrics(
-        tmp_path, "env_steps,train/loss/blue,train/loss/red blue", "1,2,3", roles=("blue", "red blue")
-    )
+    header = "env_steps,train/loss/blue,train/loss/red blue"
+    metrics = read_metrics(tmp_path, header, "1,2,3", roles=("blue", "red blue"))
     assert metrics.list_metrics() == {"train/loss": {"blue": "train/loss/blue", "red blue": "train/loss/red blue"}}
 
 

@@ -154,22 +154,17 @@ def test_a_space_that_cannot_be_searched_leaves_no_study(capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error"),
+    ("command", "error"),
     [
-        ("--trials 0", "--trials: it is 0; it must be at least 1"),
-        ("--save-as default", "--save-as default: the best settings are a variant of default"),
-        ("--save-as a/b", "--save-as 'a/b': use a plain name"),
-        ("-n a/b", "run name 'a/b': use a plain folder name"),
+        ("tune mine/task --trials 0", "--trials: it is 0; it must be at least 1"),
+        ("tune mine/task --save-as default", "--save-as default: the best settings are a variant of default"),
+        ("tune mine/task --save-as a/b", "--save-as 'a/b': use a plain name"),
+        ("tune mine/task -n a/b", "run name 'a/b': use a plain folder name"),
+        ("mine/task --set tune.seeds=2", "--set: tune has no effect without the command tune"),
     ],
 )
-def test_options_that_do_not_fit_are_an_error(arguments, error, capsys):
-    _, lines = call(f"tune mine/task {arguments}", capsys, status=2)
-    assert error in lines
-
-
-def test_a_run_has_no_settings_of_a_search(capsys):
-    _, lines = call("mine/task --set tune.seeds=2", capsys, status=2)
-    assert "--set: tune has no effect without the command tune" in lines
+def test_options_that_do_not_fit_are_an_error(command, error, capsys):
+    assert error in call(command, capsys, status=2)[1]
 
 
 def test_the_last_process_of_a_study_writes_the_variant(capsys):
