@@ -116,12 +116,7 @@ class _FaultLines(logging.Handler):
 
 
 def describe_end(error: BaseException, saved: str = "") -> tuple[int, str]:
-    """Return the exit status and the message of what ended a command.
-
-    Args:
-        error: the exception that ended it.
-        saved: a sentence on what was saved, for a command that was interrupted.
-    """
+    """Return the exit status and the message of what ended a command; `saved` is a sentence on what was saved."""
     error = find_user_error(error)
     status, line = next(STATUSES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in STATUSES)
     return status, line.format(error=error, kind=type(error).__name__, summary=summarize_error(error), saved=saved)

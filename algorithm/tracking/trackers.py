@@ -124,11 +124,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def finish(self, record: Mapping[str, Any] | None) -> None:
-        """Add the result and close the tracker.
-
-        Args:
-            record: the content of result.json; None if the run ended before its training began.
-        """
+        """Add the content of result.json, None if the run ended before its training began, and close the tracker."""
 
 
 class TrackerList(Tracker):

@@ -127,10 +127,8 @@ class EnvironmentResult:
     """The results of all groups of an environment.
 
     Attributes:
-        environment: name of its folder.
         goal: mean return that is the goal of all runs; None if they have none, or different ones.
         env_steps: env steps at which returns are compared.
-        groups: result of each group.
         improvements: of each pair of groups.
     """
 
@@ -165,7 +163,6 @@ class Comparison:
 
     Attributes:
         metric: the column of metrics.csv whose values are compared.
-        environments: the results of each environment.
         overall: the results over all environments; None if no two groups are in all of them, or for one environment.
         notes: lines on runs that are left out or end early, on damaged files, and on intervals.
     """

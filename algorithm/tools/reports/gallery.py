@@ -47,10 +47,7 @@ class GalleryEntry:
 
     Attributes:
         environment: name of its environment folder.
-        algorithm: its algorithm.
         goal: mean return of its goal; None without one.
-        reached: whether it reached the goal.
-        env_steps: its env steps.
         seconds: time of its training.
         limit: seconds for which it was trained at most; None if they are not known.
         mean_return: mean training return at its end; None if no episode has ended.
