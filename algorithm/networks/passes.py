@@ -150,7 +150,7 @@ class ManualStack:
             hidden.append(multiply(hidden[-1], layer.weight, layer.bias).relu_())
         if self.by_output:
             return hidden, multiply_by_output(hidden[-1], head.weight, head.bias)
-        return hidden, torch.addmm(head.bias, hidden[-1], head.weight.T)
+        return hidden, torch.addmm(head.bias, hidden[-1], head.transposed)
 
     def add_gradients(self, hidden: list[Tensor], gradient: Tensor) -> None:
         """Add the gradients of the parameters to those that exist.
@@ -183,7 +183,7 @@ class ManualStack:
         for layer, x in zip(reversed(self.layers), reversed(hidden), strict=True):
             yield layer, x, gradient
             if layer is not self.layers[0]:
-                product = multiply(gradient, layer.weight.T)
+                product = multiply(gradient, layer.transposed)
                 gradient = torch.ops.aten.threshold_backward.grad_input(product, x, 0, grad_input=product)
 
 
@@ -192,6 +192,7 @@ class _Layer:
 
     def __init__(self, layer: nn.Linear):
         self.weight, self.bias = layer.weight.detach(), layer.bias.detach()
+        self.transposed = self.weight.T
         self.weight_gradient, self.bias_gradient = layer.weight.grad, layer.bias.grad
 
 

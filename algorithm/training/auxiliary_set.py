@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
-from functools import cache, reduce
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -212,7 +212,7 @@ class Gradients:
         adaptive_losses = [loss for name, loss in auxiliary_losses.items() if name in adaptive]
         if adaptive_losses:
             if remaining:
-                reduce(torch.add, remaining).backward(retain_graph=True)
+                torch.autograd.backward(remaining, retain_graph=True)
             task = self._gradient.clone()
             total = task.clone()
             for loss in adaptive_losses:
@@ -226,4 +226,4 @@ class Gradients:
             remaining = []
         remaining += [loss for name, loss in auxiliary_losses.items() if name not in adaptive]
         if remaining:
-            reduce(torch.add, remaining).backward()
+            torch.autograd.backward(remaining)
