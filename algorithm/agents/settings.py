@@ -281,6 +281,7 @@ class SacSettings(OptimizerSettings, CategoricalSettings, ReplaySettings):
     reset_shrink: Annotated[float, Range(at_least=0, below=1), Unless(reset_every=None)]
     random_steps: Annotated[int, Range(at_least=0)]
     n_step: Annotated[int, Range(at_least=1)]
+    learned_rows: Annotated[Literal["all", "first"], OnlyIf(discrete_dqn_like=True), Unless(n_step=1)]
     use_n_step_is: Annotated[bool, Unless(n_step=1)]
     estimator: Annotated[Literal[find_estimators(reads="trace_clip")], Unless(n_step=1, use_n_step_is=False)]
     v_lambda: Annotated[float, Range(above=0), Unless(n_step=1)]  # lambda
@@ -299,6 +300,8 @@ class SacSettings(OptimizerSettings, CategoricalSettings, ReplaySettings):
             self._check_categorical()
         if self.n_step > self.sequence_length:
             raise ValueError(f"n_step {self.n_step} must not be above sequence_length {self.sequence_length}")
+        if self.learned_rows == "first" and (self.n_step != self.sequence_length or self.use_n_step_is):
+            raise ValueError("learned_rows first needs sequence_length to be n_step, and use_n_step_is false")
         if self.target == "none" and self.clip_epsilon is not None:
             raise ValueError("target none has no target critics for clip_epsilon; set it to null")
         if self.ensemble_q_sample > self.ensemble_q_num:

@@ -32,6 +32,7 @@ from algorithm.agents.agent import (
 )
 from algorithm.agents.metrics import mean_weights, summarize_update, td_error_stats
 from algorithm.agents.sac.critics import ActionEvaluator, Experience, TakenActions, make_critic
+from algorithm.agents.sac.transitions import join_steps
 from algorithm.agents.settings import SacSettings
 from algorithm.distributions import MASKED_LOGIT, HybridDistribution, HybridFamily, ReparameterizedSample
 from algorithm.losses import surrogate_loss
@@ -85,6 +86,10 @@ class Sac(Agent):
             self.target_networks = {"target": self.target}
         self.evaluator = ActionEvaluator(self.family, self.critics, self.target.network if self.target else None)
         self.torso_has_batch_norms = bool(find_batch_norms([torso]))
+        self.joins_steps = settings.learned_rows == "first"
+        self.n_step = 1 if self.joins_steps else settings.n_step  # of the rows that the critics learn from
+        if self.joins_steps and (self.torso_has_batch_norms or torso.stored_state_size):
+            raise ValueError("learned_rows first needs a network without batch norms and memory before its critics")
         self.soft_policy: SoftPolicy | None = None
         self.policy_learner: SacPolicyLearner
         if settings.discrete_dqn_like:
@@ -131,17 +136,23 @@ class Sac(Agent):
         return make_decision(self.family, sample, behavior, memory)
 
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossResult]:
-        features, target_features, acting_features = self._unroll_torsos(rollout)
-        rollout = rollout.drop_burn_in()
+        if self.joins_steps and (rollout.index >= 0).all():  # from the replay
+            transitions = join_steps(rollout, self.settings.gamma)
+            rollout, discount = transitions.rollout, transitions.discount
+            features = transitions.unroll(self.critics.torso, self._find_target_torso())
+        else:
+            features = self._unroll_torsos(rollout)
+            rollout = rollout.drop_burn_in()
+            discount = self.settings.gamma * rollout.alive
         policy_is_manual = self.soft_policy is not None and bool(self.soft_policy.network.manual_stacks)
         is_manual = policy_is_manual and bool(self.critics.manual_stacks) and not self.torso_is_trainable
         with torch.inference_mode(is_manual):
-            return self._compute_losses(rollout, features, target_features, acting_features)
+            return self._compute_losses(rollout, discount, *features)
 
     def _compute_losses(
-        self, rollout: Rollout, features: Tensor, target_features: Tensor, acting_features: Tensor
+        self, rollout: Rollout, discount: Tensor, features: Tensor, target_features: Tensor, acting_features: Tensor
     ) -> tuple[dict[str, Tensor], LossResult]:
-        """Return the result of `loss` for the rows after the burn-in, given the features of `_unroll_torsos`."""
+        """Return the result of `loss` for rows after the burn-in, their discounts, and features of `_unroll_torsos`."""
         valid, critic_indices = rollout.valid, self._sample_critics()
         weights = mean_weights(valid, rollout.weight)
         learned, steps = self._evaluate_policy(rollout, features.detach(), acting_features)
@@ -152,7 +163,7 @@ class Sac(Agent):
             rollout, features, target_features, next_steps.reparameterized.actions, critic_indices
         )
         with torch.no_grad():
-            experience = self._make_experience(rollout, target_features, steps, next_steps, critic_indices)
+            experience = self._make_experience(rollout, discount, target_features, steps, next_steps, critic_indices)
             critic = self.critic.evaluate(taken.outputs.detach(), next_values, experience)
             direction = weights[(..., *[None] * len(self.critic.value_shape))] * critic.ascent_direction
         losses = {"critic": taken.make_loss(direction)}
@@ -177,10 +188,14 @@ class Sac(Agent):
         result = LossResult(
             compute_metrics,
             lambda: td_error_stats(valid, critic.compute_error()),
-            features,
+            None if self.joins_steps else features,  # auxiliaries need those of all rows
             compute_row_errors=critic.compute_error,
         )
         return losses, result
+
+    def _find_target_torso(self) -> Torso | None:
+        """Return the torso of the target critics, if its features differ from those of the critics."""
+        return self.target.network.torso if self.target and self.torso_is_trainable else None
 
     def _unroll_torsos(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
         """Return features [T+1, B, F] of the critics with gradient, of the target critics, and of the policy.
@@ -193,9 +208,9 @@ class Sac(Agent):
             features = unroll(self.critics.torso, rollout)
         target_features = acting_features = features.detach()
         with torch.no_grad():
-            if self.target and self.torso_is_trainable:
+            if target_torso := self._find_target_torso():
                 with batch_statistics(rows):
-                    target_features = unroll(self.target.network.torso, rollout)
+                    target_features = unroll(target_torso, rollout)
             if self.torso_has_batch_norms:
                 acting_features = unroll(self.critics.torso, rollout)
         return features, target_features, acting_features
@@ -224,7 +239,7 @@ class Sac(Agent):
             )
             learned = steps.select_rows(slice(-1)), outputs
         if learned is None or self.policy_learner.has_batch_norms or self.torso_has_batch_norms:
-            first = 0 if self.settings.n_step > 1 else 1  # one-step targets read the policy of the next rows only
+            first = 0 if self.n_step > 1 else 1  # one-step targets read the policy of the next rows only
             next_obs = {name: value[first:] for name, value in obs.items()}
             steps = self.policy_learner.evaluate(acting_features[first:], next_obs)
         return learned, steps
@@ -232,6 +247,7 @@ class Sac(Agent):
     def _make_experience(
         self,
         rollout: Rollout,
+        discount: Tensor,
         target_features: Tensor,
         steps: PolicyOutput,
         next_steps: PolicyOutput,
@@ -241,13 +257,14 @@ class Sac(Agent):
 
         Args:
             rollout: T rows.
+            discount: The discounts of their next states [T, B]; 0 after a termination.
             target_features: Features of the target critics [T+1, B, F].
             steps: The policy at the T+1 rows; only read for targets of several steps.
             next_steps: The policy at the last T of them.
             critic_indices: The critics of this update; None: all.
         """
         alpha_scale, raw_action, taken = self.settings.alpha_critic_scale, rollout.raw_action, None
-        if self.settings.n_step > 1:
+        if self.n_step > 1:
             distribution = steps.policy.select_rows(slice(-1))
             taken = TakenActions(
                 raw_action=raw_action,
@@ -264,7 +281,7 @@ class Sac(Agent):
         cost = next_steps.entropy_cost
         return Experience(
             reward=rollout.reward,
-            discount=self.settings.gamma * rollout.alive,
+            discount=discount,
             valid=rollout.valid,
             next_probs=next_steps.policy.probs,
             next_entropy_cost=cost if alpha_scale == 1 else alpha_scale * cost,
