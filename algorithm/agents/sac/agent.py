@@ -84,6 +84,7 @@ class Sac(Agent):
         if target_torsos:
             self.target = TargetNetwork(self.critics, self._make_critics(blueprint, target_torsos[0]))
             self.target_networks = {"target": self.target}
+        self.target_torso = target_torsos[0] if target_torsos and self.torso_is_trainable else None
         self.evaluator = ActionEvaluator(self.family, self.critics, self.target.network if self.target else None)
         self.torso_has_batch_norms = bool(find_batch_norms([torso]))
         self.joins_steps = settings.learned_rows == "first"
@@ -139,7 +140,7 @@ class Sac(Agent):
         if self.joins_steps and (rollout.index >= 0).all():  # from the replay
             transitions = join_steps(rollout, self.settings.gamma)
             rollout, discount = transitions.rollout, transitions.discount
-            features = transitions.unroll(self.critics.torso, self._find_target_torso())
+            features = transitions.unroll(self.critics.torso, self.target_torso)
         else:
             features = self._unroll_torsos(rollout)
             rollout = rollout.drop_burn_in()
@@ -193,10 +194,6 @@ class Sac(Agent):
         )
         return losses, result
 
-    def _find_target_torso(self) -> Torso | None:
-        """Return the torso of the target critics, if its features differ from those of the critics."""
-        return self.target.network.torso if self.target and self.torso_is_trainable else None
-
     def _unroll_torsos(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
         """Return features [T+1, B, F] of the critics with gradient, of the target critics, and of the policy.
 
@@ -208,9 +205,9 @@ class Sac(Agent):
             features = unroll(self.critics.torso, rollout)
         target_features = acting_features = features.detach()
         with torch.no_grad():
-            if target_torso := self._find_target_torso():
+            if self.target_torso:
                 with batch_statistics(rows):
-                    target_features = unroll(target_torso, rollout)
+                    target_features = unroll(self.target_torso, rollout)
             if self.torso_has_batch_norms:
                 acting_features = unroll(self.critics.torso, rollout)
         return features, target_features, acting_features

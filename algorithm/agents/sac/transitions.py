@@ -14,10 +14,9 @@ from algorithm.rollout import Array, Rollout
 
 @dataclass(frozen=True, kw_only=True)
 class Transitions:
-    """The first rows of B sequences of n rows, each with the row after up to n rewards: r_0 + ... + gamma^n V(x_n).
+    """The first rows of B sequences of n rows, for targets r_0 + ... + gamma^n V(x_n).
 
-    Between a critic of all rows and one of these, the latter reads 2 instead of n + 1 rows of a sequence, whose targets
-    differ little from row to row.
+    The networks evaluate 2 of the n + 1 rows of a sequence, whose rows and targets differ little from one another.
 
     Attributes:
         rollout: One row and the row after it; its reward is the discounted sum of the rewards.
@@ -31,7 +30,7 @@ class Transitions:
     ends: Rollout
 
     def unroll(self, torso: Torso, target_torso: Torso | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return features [2, B, F] of the critics, with gradient at the first row, of target critics, and of the policy.
+        """Return features [2, B, F] of critics, with gradient at the first row, of target critics, and of the policy.
 
         The features of target critics at the first row are those of the critics, since no target reads them.
         """
