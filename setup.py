@@ -36,6 +36,7 @@ WANDB = ["wandb>=0.19"]
 MLFLOW = ["mlflow-skinny>=3", "sqlalchemy>=2", "alembic>=1.10"]  # with the database of runs on this machine
 TRACKIO = ["trackio>=0.30"]
 TEST = ["pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100", "beartype>=0.19", "scipy>=1.11"]
+TEST += ["nbclient>=0.10", "ipykernel>=6.29"]  # the notebook in examples/
 # What the adapters' tests open; the Control Suite has no wheels of everything it needs for Python 3.13.
 OPENED = ATARI + MINATAR + [f"{need}; python_version < '3.13'" for need in DM_CONTROL] + PETTINGZOO
 # MiniGrid needs pygame for Python 3.10, which replaces the files of PettingZoo's pygame-ce.

@@ -7,14 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 import yaml
+from nbclient import NotebookClient
 
 from algorithm import load
 from algorithm.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("awr", "estimator", "grid_adapter", "python_api")
+MODULES = ("awr", "estimator", "grid_adapter")
 
 
 def run_example(module: str, max_step: int) -> tuple[Path, dict]:
@@ -41,11 +43,19 @@ def test_an_example_runs(module):
         "awr": (settings["base_config"]["algorithm"], "examples.awr:AWR"),
         "estimator": (settings["acer_config"]["estimator"], "importance_sampling"),
         "grid_adapter": (settings["base_config"]["env_type"], "examples.grid_adapter:GridAdapter"),
-        "python_api": (settings["acer_config"]["gamma"], 0.98),
     }
     assert used[module][0] == used[module][1]
     if module == "awr":
         assert settings["awr_config"]["gamma"] == 0.98 and settings["awr_config"]["max_grad_norm"] == 0.5
+
+
+def test_the_notebook_runs():
+    notebook = nbformat.read(ROOT / "examples" / "quickstart.ipynb", nbformat.NO_CONVERT)
+    assert not any(cell.get("outputs") for cell in notebook.cells)
+    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()  # raises the error of a cell
+    shown = [output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ())]
+    assert any("goal reached: True" in text for text in shown)
+    assert list(Path("runs/gym/cartpole").glob("quickstart_*/result.json"))
 
 
 def test_the_example_of_an_encoder_trains_and_plays(capsys):
