@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -71,6 +72,20 @@ def make_description() -> str:
     return re.sub(r"\[([^\]]*)\]\((?!https?:).*?\)", r"\1", text)
 
 
+def find_addresses() -> dict[str, str]:
+    """Return the addresses of the repository that is built, if its origin is on the web; otherwise there are none."""
+    if not (ROOT / ".git").exists() or not shutil.which("git"):  # such as an archive of it
+        return {}
+    command = ["git", "-C", str(ROOT), "config", "--get", "remote.origin.url"]
+    origin = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    found = re.fullmatch(r"(?:https://(?:[^/@]+@)?|(?:ssh://)?git@)([^/:]+)[/:](.+?)(?:\.git)?/?", origin)
+    if not found:
+        return {}
+    home = f"https://{found[1]}/{found[2]}"  # without a password in it
+    pages = {"Documentation": "tree/HEAD/docs", "Changelog": "blob/HEAD/CHANGELOG.md", "Issues": "issues"}
+    return {"Source": home, **{label: f"{home}/{page}" for label, page in pages.items()}}
+
+
 def _list_files(path: Path) -> list[Path]:
     """Return a file, or the files of a folder without compiled modules and hidden files."""
     if path.is_file():
@@ -86,6 +101,7 @@ setup(
     long_description=make_description(),
     long_description_content_type="text/markdown",
     author="The Samara developers",
+    project_urls=find_addresses(),
     license="MIT",
     keywords="reinforcement learning, actor-critic, ACER, SAC, Reactor, A2C, PPO, Gymnasium, PettingZoo, Unity",
     classifiers=[

@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -114,6 +115,27 @@ def test_the_description_for_a_package_index_has_no_path_of_this_repository():
     text = subprocess.check_output([sys.executable, "setup.py", "--long-description"], cwd=ROOT, text=True)
     assert text.startswith("# Samara\n") and "*(picture: A terminal during a training run)*" in text
     assert re.findall(r"\]\((?!https?:)(.*?)\)", text) == []
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+@pytest.mark.parametrize(
+    ("origin", "source"),
+    [
+        ("https://name:secret@example.org/samara/samara.git", "https://example.org/samara/samara"),
+        ("git@example.org:samara.git", "https://example.org/samara"),
+        ("/srv/samara", None),
+    ],
+)
+def test_a_package_names_the_web_addresses_of_its_repository(tmp_path, origin, source):
+    (tmp_path / "algorithm").mkdir()
+    for name in ("setup.py", "README.md", "algorithm/__init__.py"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    for words in (["git", "init", "-q"], ["git", "remote", "add", "origin", origin]):
+        subprocess.run(words, cwd=tmp_path, check=True)
+    subprocess.run([sys.executable, "setup.py", "-q", "egg_info"], cwd=tmp_path, check=True, capture_output=True)
+    text = (tmp_path / "samara_rl.egg-info" / "PKG-INFO").read_text(encoding="utf-8")
+    assert re.findall("^Project-URL: Source, (.*)$", text, re.MULTILINE) == ([source] if source else [])
+    assert text.count("Project-URL") == (4 if source else 0) and "secret" not in text
 
 
 @pytest.mark.slow
