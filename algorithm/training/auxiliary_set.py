@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from algorithm.agents.agent import Agent, ParameterGroup
+from algorithm.agents.agent import Agent, ParameterGroup, unroll
 from algorithm.auxiliaries.auxiliary import Auxiliary, AuxiliaryInputs, masked_mean
 from algorithm.errors import UserError
 from algorithm.networks import TargetNetwork, Torso
@@ -126,7 +126,7 @@ class AuxiliarySet:
         for name, auxiliary in self.by_name.items():
             if PREFIX + name not in self.modules or not auxiliary.has_loss(self.agent.update):
                 continue
-            features = self.agent.features(batch) if features is None else features
+            features = unroll(self.agent.policy.torso, batch) if features is None else features  # with gradient
             loss, values = auxiliary.loss(self._make_inputs(batch, features, with_gradient=auxiliary.shapes_features))
             losses[PREFIX + name] = loss
             self.metrics[f"train/{name}_loss"] = loss.detach()

@@ -22,10 +22,12 @@ from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_rol
 
 LANES, ROWS, WEIGHT = 4, 6, 0.5
 STREAM = RewardStream(gamma=0.9, weight=2.0, crosses_episodes=True)
+STEPS = {"n_step": 3, "sequence_length": 3}
 MAKERS = {
     "acer": make_acer,
     "acer with state values": partial(make_acer, critic="state_value", estimator="vtrace"),
     "sac": make_sac,
+    "sac of first rows": partial(make_sac, discrete_dqn_like=True, learned_rows="first", use_n_step_is=False, **STEPS),
     "a2c": make_a2c,
     "ppo": make_ppo,
     "reactor": make_reactor,
@@ -216,7 +218,7 @@ def test_a_loss_reaches_the_torso_only_if_it_shapes_the_features(make, shapes_fe
     assert own.any() and auxiliary.encodes_with_gradient == shapes_features
     for name, parameter in learner.agent.policy.named_parameters():
         other = dict(alone.agent.policy.named_parameters())[name]
-        if not name.startswith("torso") or not shapes_features:
+        if "torso" not in name.split(".") or not shapes_features:
             torch.testing.assert_close(parameter.grad, other.grad, rtol=1e-4, atol=1e-7, msg=name)
         elif "weight" in name:
             assert (parameter.grad - other.grad).abs().max() > 1e-6, name
