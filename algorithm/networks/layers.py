@@ -395,7 +395,6 @@ class UnitSphereLayers(nn.Module):
         return x / x.square().sum(-1, keepdim=True).sqrt()
 
     def numpy(self) -> NumpyFunction:
-
         def forward(x: np.ndarray) -> np.ndarray:
             x = np.concatenate((x, np.full_like(x[..., :1], self.shift)), -1)
             return x / np.sqrt(np.square(x).sum(-1, keepdims=True))

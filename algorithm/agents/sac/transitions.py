@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from algorithm.agents.agent import unroll
 from algorithm.networks import Torso
 from algorithm.returns.estimators import sum_rewards
 from algorithm.rollout import Array, Rollout
@@ -16,7 +17,7 @@ from algorithm.rollout import Array, Rollout
 class Transitions:
     """The first rows of B sequences of n rows, for targets r_0 + ... + gamma^n V(x_n).
 
-    The networks evaluate 2 of the n + 1 rows of a sequence, whose rows and targets differ little from one another.
+    So networks evaluate only 2 of the n + 1 rows of each sequence, and a batch can have more sequences.
 
     Attributes:
         rollout: One row and the row after it; its reward is the discounted sum of the rewards.
@@ -34,20 +35,17 @@ class Transitions:
 
         The features of target critics at the first row are those of the critics, since no target reads them.
         """
-        features = _unroll(torso, self.starts)
+        features = unroll(torso, self.starts)
         with torch.no_grad():
-            next_features = _unroll(torso, self.ends)
-            target_features = next_features if target_torso is None else _unroll(target_torso, self.ends)
+            next_features = unroll(torso, self.ends)
+            target_features = next_features if target_torso is None else unroll(target_torso, self.ends)
         known = features.detach()
         acting_features = torch.cat((known, next_features))
         return torch.cat((features, next_features)), torch.cat((known, target_features)), acting_features
 
 
 def join_steps(rollout: Rollout, gamma: float) -> Transitions:
-    """Return the transitions of the first rows of sequences, over as many rewards as they have rows after the burn-in.
-
-    There are fewer rewards before the end of an episode.
-    """
+    """Return the transitions of the first rows, over all rewards of each sequence or until its episode ends."""
     rows, warmup = rollout.drop_burn_in(), rollout.burn_in
     sums = sum_rewards(rows.reward, gamma * rows.alive, rows.valid, len(rows))
     reward, discount, end = (each[:1] for each in sums)
@@ -58,10 +56,9 @@ def join_steps(rollout: Rollout, gamma: float) -> Transitions:
         """Return the rows [warmup + 1, B, ...] that end with the first row, and with the row after the rewards."""
         return value[: warmup + 1], value[after, columns]
 
-    obs = {name: select(value) for name, value in rollout.obs.items()}
+    obs, firsts = {name: select(value) for name, value in rollout.obs.items()}, select(rollout.first)
     starts, ends = (
-        replace(rollout, obs={name: value[k] for name, value in obs.items()}, first=select(rollout.first)[k])
-        for k in range(2)
+        replace(rollout, obs={name: value[k] for name, value in obs.items()}, first=firsts[k]) for k in range(2)
     )
     invalid = ~rows.valid[:1]
     joined = replace(
@@ -76,7 +73,3 @@ def join_steps(rollout: Rollout, gamma: float) -> Transitions:
         records={},
     )
     return Transitions(rollout=joined, discount=discount, starts=starts, ends=ends)
-
-
-def _unroll(torso: Torso, rows: Rollout) -> Tensor:
-    return torso.unroll(rows.obs, rows.first, rows.memory, rows.burn_in)
