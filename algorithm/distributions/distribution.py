@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -63,7 +62,7 @@ class Distribution(ABC):
 
     def select_rows(self: DistributionT, where: slice) -> DistributionT:
         """Return the distributions of some rows of the leading axis, with the cached properties of these rows."""
-        part = copy(self)
+        part = object.__new__(type(self))
         part.__dict__.update({name: _select_rows(value, where) for name, value in self.__dict__.items()})
         return part
 

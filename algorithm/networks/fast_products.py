@@ -69,7 +69,7 @@ class Linear(nn.Linear):
         x_gradient = multiply_gradient(gradient, self.weight) if needs_x else None
         gradients: list[Tensor | None] = [None] if self.bias is None else [None, None]
         if needs_parameters:
-            is_special = _is_large(x, self.weight) or is_ordered_product(x, self.weight)
+            is_special = _is_large(x, self.weight) or is_ordered_product(len(x), *self.weight.shape)
             gradients[0] = multiply_transposed(gradient, x) if is_special else gradient.T @ x
             if self.bias is not None:
                 gradients[1] = gradient.sum(0)
@@ -78,7 +78,7 @@ class Linear(nn.Linear):
 
 def multiply_gradient(gradient: Tensor, weight: Tensor) -> Tensor:
     """Return g W, the gradient of the inputs of a layer [n, F], for that of its outputs [n, units]."""
-    if is_ordered_product(gradient, weight) and not uses_onednn(gradient, weight.T):
+    if is_ordered_product(len(gradient), *weight.shape) and not uses_onednn(gradient, weight.T):
         return (weight.T @ gradient.T).T.contiguous()
     return multiply(gradient, weight.T)
 
@@ -127,10 +127,9 @@ def uses_onednn(x: Tensor, weight: Tensor) -> bool:
     return USES_ONEDNN and _is_large(x, weight)
 
 
-def is_ordered_product(x: Tensor, weight: Tensor) -> bool:
-    """Return whether the order of the factors matters in the gradients of a layer with n rows x."""
-    units, inputs = weight.shape
-    return MIN_ORDERED_COLUMNS <= inputs < units and len(x) * inputs * units >= MIN_ORDERED_MULTIPLICATIONS
+def is_ordered_product(rows: int, units: int, inputs: int) -> bool:
+    """Return whether the order of the factors matters in the gradients of a layer."""
+    return MIN_ORDERED_COLUMNS <= inputs < units and rows * inputs * units >= MIN_ORDERED_MULTIPLICATIONS
 
 
 def _is_large(x: Tensor, weight: Tensor) -> bool:
@@ -159,8 +158,13 @@ def _multiply_large(multiply: Product, x: Tensor, weight: Tensor, bias: Tensor |
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return `linear` for rows x [n, F], without a gradient."""
     if uses_onednn(x, weight):
-        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        return multiply_by_onednn(x, weight, bias)
     return nn.functional.linear(x, weight, bias)
+
+
+def multiply_by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
+    """Return `multiply` by oneDNN, and then an activation: "relu" or "none"."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, activation, [], "")
 
 
 def multiply_by_output(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ method of this name. The loss of a pass is a scalar tensor in both cases.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from typing import Any
@@ -20,20 +21,15 @@ import torch
 from torch import Tensor, nn
 
 from algorithm.losses import surrogate_loss
-from algorithm.networks.fast_products import (
-    Linear,
-    is_ordered_product,
-    multiply,
-    multiply_by_output,
-    multiply_gradient,
-    multiply_transposed,
-    uses_onednn,
-)
+from algorithm.networks import fast_products
+from algorithm.networks.fast_products import Linear, multiply_by_output
 from algorithm.networks.heads import StdHead
 from algorithm.networks.layers import LayerStack, Relu
 
 # A pass leaves out rows without gradient if at most this fraction of the rows remains, since copying these takes time.
 MAX_SELECTED = 0.75
+# oneDNN computes a product with this many multiplications: less than in `fast_products`, since there is less to check.
+MIN_MULTIPLICATIONS = 1_200_000
 
 
 class Pass(ABC):
@@ -113,7 +109,7 @@ class ManualPass(Pass):
                 stack.add_gradients(hidden, rows)
 
         with torch.inference_mode(False):
-            loss = gradient.new_zeros((), requires_grad=True)
+            loss = torch.zeros((), requires_grad=True)
         loss.register_hook(add_gradients)  # called by its backward pass, with its gradient
         return loss
 
@@ -147,53 +143,83 @@ class ManualStack:
         hidden = [x]
         *layers, head = self.layers
         for layer in layers:
-            hidden.append(multiply(hidden[-1], layer.weight, layer.bias).relu_())
+            hidden.append(layer.activate(hidden[-1]))
         if self.by_output:
             return hidden, multiply_by_output(hidden[-1], head.weight, head.bias)
         return hidden, torch.addmm(head.bias, hidden[-1], head.transposed)
 
     def add_gradients(self, hidden: list[Tensor], gradient: Tensor) -> None:
-        """Add the gradients of the parameters to those that exist.
-
-        Args:
-            hidden: The inputs of each layer.
-            gradient: The gradient of the outputs [n, outputs].
-        """
+        """Add the gradients of the parameters to those that exist, given that of the outputs [n, outputs]."""
         for layer, x, g in self._backpropagate(hidden, gradient):
-            assert layer.weight_gradient is not None and layer.bias_gradient is not None
-            layer.bias_gradient += g.sum(0)
-            if uses_onednn(x, layer.weight) or is_ordered_product(x, layer.weight):
-                layer.weight_gradient += multiply_transposed(g, x)
-            else:
-                layer.weight_gradient.addmm_(g.T, x)
+            layer.add_gradients(x, g)
 
     def differentiate(self, hidden: list[Tensor], gradient: Tensor) -> Tensor:
         """Return the gradient of the inputs [n, F], given that of the outputs [n, outputs]."""
         rows = gradient.any(-1).nonzero().squeeze(-1)
-        is_selected = len(rows) <= MAX_SELECTED * len(gradient)
+        is_selected = rows.shape[0] <= MAX_SELECTED * gradient.shape[0]
         if is_selected:
             hidden = [hidden[0], *(x.index_select(0, rows) for x in hidden[1:])]  # the inputs are not read
             gradient = gradient.index_select(0, rows)
-        *_, (layer, x, g) = self._backpropagate(hidden, gradient)
-        result = multiply_gradient(g, layer.weight)
-        return torch.zeros_like(x).index_copy_(0, rows, result) if is_selected else result
+        inputs = hidden[0]
+        ((_, _, gradient),) = deque(self._backpropagate(hidden, gradient), maxlen=1)  # of the first layer
+        result = self.layers[0].multiply_first_gradient(gradient)
+        return torch.zeros_like(inputs).index_copy_(0, rows, result) if is_selected else result
 
     def _backpropagate(self, hidden: list[Tensor], gradient: Tensor) -> Iterator[tuple[_Layer, Tensor, Tensor]]:
-        """Iterate over the layers, the last one first: each with its inputs, and the gradient of its outputs."""
-        for layer, x in zip(reversed(self.layers), reversed(hidden), strict=True):
+        """Iterate over the layers, the last one first: each with its inputs, and the gradient of its outputs.
+
+        The inputs are dropped from `hidden` on the way, so that the next products use memory that is in the cache.
+        """
+        for layer in reversed(self.layers):
+            x = hidden.pop()
             yield layer, x, gradient
-            if layer is not self.layers[0]:
-                product = multiply(gradient, layer.transposed)
+            if hidden:
+                product = layer.multiply_gradient(gradient)
                 gradient = torch.ops.aten.threshold_backward.grad_input(product, x, 0, grad_input=product)
 
 
 class _Layer:
-    """The tensors of a linear layer, without autograd and the attributes of modules, which take 4% of an update."""
+    """The tensors of a linear layer and its products, as in `fast_products`, without checks that cost time in each."""
 
     def __init__(self, layer: nn.Linear):
         self.weight, self.bias = layer.weight.detach(), layer.bias.detach()
-        self.transposed = self.weight.T
+        self.transposed, self.shape = self.weight.T, (layer.out_features, layer.in_features)
         self.weight_gradient, self.bias_gradient = layer.weight.grad, layer.bias.grad
+
+    def activate(self, x: Tensor) -> Tensor:
+        """Return relu(x W^T + b) for rows x [n, F]."""
+        if self._uses_onednn(x):
+            return fast_products.multiply_by_onednn(x, self.weight, self.bias, "relu")
+        return torch.addmm(self.bias, x, self.transposed).relu_()
+
+    def multiply_gradient(self, gradient: Tensor) -> Tensor:
+        """Return g W, the gradient of the inputs [n, F], for that of the outputs [n, units]."""
+        if self._uses_onednn(gradient):
+            return fast_products.multiply_by_onednn(gradient, self.transposed)
+        return torch.mm(gradient, self.weight)
+
+    def multiply_first_gradient(self, gradient: Tensor) -> Tensor:
+        """Return `multiply_gradient` for inputs of a stack, whose layout does not matter since no ReLU has them."""
+        if self._uses_onednn(gradient) or not fast_products.is_ordered_product(gradient.shape[0], *self.shape):
+            return self.multiply_gradient(gradient)
+        return torch.mm(self.transposed, gradient.T).T
+
+    def add_gradients(self, x: Tensor, gradient: Tensor) -> None:
+        """Add the gradients g^T x and the sum of g, for inputs x [n, F] and the gradient g of the outputs."""
+        assert self.weight_gradient is not None and self.bias_gradient is not None
+        self.bias_gradient += gradient.sum(0)
+        units, inputs = self.shape
+        if self._uses_onednn(x):
+            factors = (x.T, gradient.T) if inputs < units else (gradient.T, x.T)
+            product = fast_products.multiply_by_onednn(*factors)
+            self.weight_gradient += product.T if inputs < units else product
+        elif fast_products.is_ordered_product(x.shape[0], units, inputs):
+            self.weight_gradient += torch.mm(x.T, gradient).T
+        else:
+            self.weight_gradient.addmm_(gradient.T, x)
+
+    def _uses_onednn(self, rows: Tensor) -> bool:
+        return fast_products.USES_ONEDNN and rows.shape[0] * self.weight.numel() >= MIN_MULTIPLICATIONS
 
 
 def make_manual_stacks(

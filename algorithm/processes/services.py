@@ -238,11 +238,7 @@ class CollectorService(Service):
     def collect(self, weights: Weights, version: int, iterations: int, fraction_done: float) -> Experience:
         """Make ticks with these weights until at least one rollout is complete. Return the new experience.
 
-        Args:
-            weights: the weights.
-            version: their version.
-            iterations: completed iterations of the run; after each of them, no lane counts as active.
-            fraction_done: fraction of the run that is done, for curricula.
+        `iterations` of the run are complete, after each of which no lane counts as active, and `fraction_done` of it.
         """
         start, actor = perf_counter(), self._actor
         waiting_seconds = start - self._last_end
@@ -303,13 +299,7 @@ class EvaluatorService(Service):
     _evaluator: Evaluator | None = None
 
     def evaluate(self, weights: Weights, plan: EpisodePlan, parameters: Mapping[str, Any]) -> Outcome:
-        """Play the episodes of a plan with these weights. Return the outcome.
-
-        Args:
-            weights: the weights.
-            plan: the episodes.
-            parameters: the state of the environment parameters of training.
-        """
+        """Play the episodes of a plan with these weights and environment parameters. Return the outcome."""
         evaluator = self._evaluator = self._evaluator or self._open()
         self._weights = weights
         self._parameters.restore(parameters)

@@ -103,13 +103,7 @@ class TrainingComponents:
 
 
 def run_updates(components: AgentComponents, rollout: Rollout, record_update: Callable[[LossResult], object]) -> None:
-    """Make the updates that follow a collected rollout of the role of `components`.
-
-    Args:
-        components: the components of the role.
-        rollout: the rollout.
-        record_update: receives the result of each update.
-    """
+    """Make the updates that follow a collected rollout of the role of `components`, and record the result of each."""
     learner, scheduler = components.learner, components.scheduler
     learner.observe(rollout)
     rollout = learner.record(rollout)
@@ -125,11 +119,7 @@ def run_updates(components: AgentComponents, rollout: Rollout, record_update: Ca
 def complete_result(result: LossResult, scheduler: BatchScheduler, batch: Rollout, rollout: Rollout) -> None:
     """Set the priorities of a batch that was learned from, and add to its result what the agent does not have.
 
-    Args:
-        result: the result of the update.
-        scheduler: the scheduler of the batch.
-        batch: the batch.
-        rollout: the collected rollout that the update follows.
+    `rollout` is the collected rollout that the update follows.
     """
     scheduler.prioritize(batch, result.compute_td_errors)
     result.add_metrics(partial(scheduler.compute_metrics, batch))

@@ -233,8 +233,6 @@ class Plot:
     Args:
         size: width and height of the figure, in pixels.
         x_range, y_range: values at the ends of the axes.
-        x_label: text below the x axis.
-        y_label: text above the y axis.
         left: pixels left of the axes.
         grid: the axis with numbers and lines across the plot, besides the numbers of x.
     """
@@ -293,18 +291,10 @@ def draw_lines(
     y_range: Range | None = None,
     size: Range = SIZE,
 ) -> Chart:
-    """Return a chart of lines and points.
+    """Return a chart of lines and points, drawn in this order, with `MAX_POINTS` points of a longer line.
 
-    Args:
-        lines: drawn in this order. `MAX_POINTS` points of a longer line are drawn.
-        title: text above the chart.
-        note: text below it.
-        x_label: text below the x axis.
-        y_label: text above the y axis.
-        level: height of a dashed line across the chart, such as a goal.
-        from_zero: whether the y axis contains 0.
-        y_range: range of the y axis; None: from the data.
-        size: width and height, in pixels.
+    The y axis shows `y_range`, by default that of the data, and 0 if it is `from_zero`; `level` is the height of a
+    dashed line, such as a goal. The note is below the chart, whose size is in pixels.
     """
     x_range = find_range([line.x for line in lines], 0.01)
     heights = [values for line in lines for values in (line.y, line.low, line.high) if values is not None]
@@ -353,14 +343,8 @@ def draw_rows(
 
     The label of a row is above its point, where a long one has room.
 
-    Args:
-        rows: the rows.
-        title: text above the chart.
-        note: text below it.
-        x_label: text below the x axis.
-        x_range: range of the x axis; None: from the data.
-        level: x of a dashed line from top to bottom, such as 0.5 for a probability.
-        width: width in pixels; the number of rows determines the height.
+    The x axis shows `x_range`, by default that of the data; `level` is the x of a dashed line, such as 0.5 for a
+    probability. The note is below the chart, whose width is in pixels; the number of rows determines its height.
     """
     labels = [wrap(row.label, round(width / (TEXT_SCALE * CHARACTER_WIDTH))) for row in rows]
     values = [row.values for row in rows if row.values is not None]

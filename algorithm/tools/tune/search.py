@@ -253,9 +253,6 @@ class Search:
 
     Attributes:
         folder: the study folder, as messages name it.
-        study: the study.
-        space: the space.
-        objective: the objective.
         save_as: the variant that receives the best settings.
 
     Raises:
