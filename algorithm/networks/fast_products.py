@@ -172,11 +172,11 @@ def multiply_by_output(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.addmm(bias.unsqueeze(1), weight, x.T).T
 
 
-def multiply_transposed(gradient: Tensor, x: Tensor) -> Tensor:
-    """Return g^T x for g [rows, units] and x [rows, F]."""
+def multiply_transposed(gradient: Tensor, x: Tensor, product: Callable[[Tensor, Tensor], Tensor] = linear) -> Tensor:
+    """Return g^T x for g [rows, units] and x [rows, F], by a product that computes a b^T."""
     if x.shape[1] < gradient.shape[1]:
-        return linear(x.T, gradient.T).T
-    return linear(gradient.T, x.T)
+        return product(x.T, gradient.T).T
+    return product(gradient.T, x.T)
 
 
 def halves_avx512(cpuinfo: str) -> bool:

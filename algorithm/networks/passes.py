@@ -162,7 +162,7 @@ class ManualStack:
             gradient = gradient.index_select(0, rows)
         inputs = hidden[0]
         ((_, _, gradient),) = deque(self._backpropagate(hidden, gradient), maxlen=1)  # of the first layer
-        result = self.layers[0].multiply_first_gradient(gradient)
+        result = self.layers[0].differentiate(gradient)
         return torch.zeros_like(inputs).index_copy_(0, rows, result) if is_selected else result
 
     def _backpropagate(self, hidden: list[Tensor], gradient: Tensor) -> Iterator[tuple[_Layer, Tensor, Tensor]]:
@@ -179,11 +179,11 @@ class ManualStack:
 
 
 class _Layer:
-    """The tensors of a linear layer and its products, as in `fast_products`, without checks that cost time in each."""
+    """The tensors of a linear layer, and its products as in `fast_products`, but without the checks that take time."""
 
     def __init__(self, layer: nn.Linear):
         self.weight, self.bias = layer.weight.detach(), layer.bias.detach()
-        self.transposed, self.shape = self.weight.T, (layer.out_features, layer.in_features)
+        self.transposed = self.weight.T
         self.weight_gradient, self.bias_gradient = layer.weight.grad, layer.bias.grad
 
     def activate(self, x: Tensor) -> Tensor:
@@ -198,23 +198,20 @@ class _Layer:
             return fast_products.multiply_by_onednn(gradient, self.transposed)
         return torch.mm(gradient, self.weight)
 
-    def multiply_first_gradient(self, gradient: Tensor) -> Tensor:
-        """Return `multiply_gradient` for inputs of a stack, whose layout does not matter since no ReLU has them."""
-        if self._uses_onednn(gradient) or not fast_products.is_ordered_product(gradient.shape[0], *self.shape):
+    def differentiate(self, gradient: Tensor) -> Tensor:
+        """Return `multiply_gradient`, with few inputs in the faster order of the factors."""
+        if self._uses_onednn(gradient):
             return self.multiply_gradient(gradient)
-        return torch.mm(self.transposed, gradient.T).T
+        return fast_products.multiply_gradient(gradient, self.weight)
 
     def add_gradients(self, x: Tensor, gradient: Tensor) -> None:
         """Add the gradients g^T x and the sum of g, for inputs x [n, F] and the gradient g of the outputs."""
         assert self.weight_gradient is not None and self.bias_gradient is not None
         self.bias_gradient += gradient.sum(0)
-        units, inputs = self.shape
         if self._uses_onednn(x):
-            factors = (x.T, gradient.T) if inputs < units else (gradient.T, x.T)
-            product = fast_products.multiply_by_onednn(*factors)
-            self.weight_gradient += product.T if inputs < units else product
-        elif fast_products.is_ordered_product(x.shape[0], units, inputs):
-            self.weight_gradient += torch.mm(x.T, gradient).T
+            self.weight_gradient += fast_products.multiply_transposed(gradient, x, fast_products.multiply_by_onednn)
+        elif fast_products.is_ordered_product(x.shape[0], *self.weight.shape):
+            self.weight_gradient += fast_products.multiply_transposed(gradient, x, nn.functional.linear)
         else:
             self.weight_gradient.addmm_(gradient.T, x)
 

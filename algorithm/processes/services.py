@@ -238,7 +238,8 @@ class CollectorService(Service):
     def collect(self, weights: Weights, version: int, iterations: int, fraction_done: float) -> Experience:
         """Make ticks with these weights until at least one rollout is complete. Return the new experience.
 
-        `iterations` of the run are complete, after each of which no lane counts as active, and `fraction_done` of it.
+        `iterations` is the number of completed iterations of the run; after each of them, no lane counts as active.
+        `fraction_done` is the fraction of the run that is done, for curricula.
         """
         start, actor = perf_counter(), self._actor
         waiting_seconds = start - self._last_end

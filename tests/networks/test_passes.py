@@ -11,7 +11,13 @@ from algorithm.networks.flat_parameters import FlatParameters
 from algorithm.networks.layers import make_orthogonal_linear
 from algorithm.networks.passes import ManualStack, make_manual_stacks
 
-SIZES = {"no layer": (5, (), 3), "narrow": (5, (8, 7), 2), "deep": (4, (16, 9, 8), 1), "wide": (23, (256, 256), 1)}
+SIZES = {
+    "no layer": (5, (), 3),
+    "narrow": (5, (8, 7), 2),
+    "deep": (4, (16, 9, 8), 1),
+    "wide": (23, (256, 256), 1),
+    "wider": (64, (256,), 1),  # oneDNN multiplies by the weights of its first layer, which has more units than inputs
+}
 ROWS = 160  # of which a product with 256 x 256 weights is large
 
 

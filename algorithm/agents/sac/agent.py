@@ -35,6 +35,7 @@ from algorithm.agents.sac.critics import ActionEvaluator, Experience, TakenActio
 from algorithm.agents.sac.transitions import join_steps
 from algorithm.agents.settings import SacSettings
 from algorithm.distributions import MASKED_LOGIT, HybridDistribution, HybridFamily, ReparameterizedSample
+from algorithm.losses import surrogate_loss
 from algorithm.networks import (
     ActorCritic,
     Blueprint,
@@ -447,7 +448,7 @@ class SoftPolicy(SacPolicyLearner):
                     for term, target in zip(terms, self._target_entropies(policy), strict=True)
                 ]
             with torch.inference_mode(False):  # autograd cannot save a tensor of inference mode
-                losses["alpha"] = -torch.stack(entropy_shortfall) @ self.temperature.log_alpha
+                losses["alpha"] = surrogate_loss(torch.stack(entropy_shortfall), self.temperature.log_alpha)
 
         def compute_metrics() -> dict[str, Tensor]:
             entropies = {

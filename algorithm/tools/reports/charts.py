@@ -291,9 +291,9 @@ def draw_lines(
     y_range: Range | None = None,
     size: Range = SIZE,
 ) -> Chart:
-    """Return a chart of lines and points, drawn in this order, with `MAX_POINTS` points of a longer line.
+    """Return a chart of lines and points, drawn in this order, with at most `MAX_POINTS` points of each.
 
-    The y axis shows `y_range`, by default that of the data, and 0 if it is `from_zero`; `level` is the height of a
+    The y axis shows `y_range`; by default the range of the data, with 0 if `from_zero`. `level` is the height of a
     dashed line, such as a goal. The note is below the chart, whose size is in pixels.
     """
     x_range = find_range([line.x for line in lines], 0.01)
