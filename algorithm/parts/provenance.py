@@ -63,6 +63,8 @@ def read_versions(env_type: str) -> dict[str, str]:
     for name, package in {**PACKAGES, **simulators}.items():
         with suppress(metadata.PackageNotFoundError):  # the project runs from its checkout
             versions[name] = metadata.version(package)
+    if torch := sys.modules.get("torch"):  # which names its build (+cpu, +cu130); the metadata of PyPI's package do not
+        versions["torch"] = str(torch.__version__)
     return versions
 
 
