@@ -196,7 +196,7 @@ def test_an_argument_of_a_wrong_kind_or_without_effect_is_an_error(env, argument
 
 
 def test_variants_are_read_from_the_folder():
-    base = "default: {base_config: {env_type: PROBE, env_name: chain, max_step: 100}}"
+    base = "default: {base_config: {env_type: PROBE, suggest_settings: false, env_name: chain, max_step: 100}}"
     folder = write_task(f"{base}\nlong: {{base_config: {{max_step: 200}}}}\n")
     assert train(folder, variant="long").counters.env_steps >= 200
     with pytest.raises(UserError, match="no variant 'short'"):

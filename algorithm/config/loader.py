@@ -36,6 +36,7 @@ from algorithm.config.yaml_layers import (
     MAX_LEVELS,
     Layer,
     Tree,
+    find_value,
     iterate_paths,
     iterate_settings,
     load_defaults,
@@ -46,6 +47,8 @@ from algorithm.config.yaml_layers import (
 from algorithm.errors import UserError
 from algorithm.specs import ActionSpec, Role
 
+AUTO = "auto"  # algorithm that rules choose for the environment (see `suggested_settings`)
+ALGORITHM = "ACER"  # algorithm in place of `AUTO` where no rules are applied: it learns actions of every kind
 AGENT_KEY = "agent"  # the key in the section of a role in ma_config for the name of its agent
 # Sections that are the same for all roles, but for base_config.nn.
 SHARED_SECTIONS = {*SECTIONS, "reset_config", "ma_config"} - {"replay_config"}
@@ -149,15 +152,21 @@ def resolve(layers: list[Layer]) -> Settings:
     return replace(settings, roles=roles, agents=agents)
 
 
+def is_auto(tree: Tree) -> bool:
+    """Return whether settings leave the choice of the algorithm to the rules."""
+    return str(find_value(tree, "base_config.algorithm") or AUTO).casefold() == AUTO
+
+
 def merge_layers(layers: Sequence[Layer]) -> Tree:
     """Return the defaults with `layers` on top. Raises UserError for an unknown key, and for no mapping of names."""
+    layers = [(source, normalize_layer(layer)) for source, layer in layers]
     given = [dict(iterate_settings(layer)).get("base_config.algorithm") for _, layer in layers]
     algorithms = [name for name in given if isinstance(name, str)]  # other values are rejected later
     tree = load_defaults() | (make_agent_defaults(algorithms[-1]) if algorithms else {})
     known = list(iterate_paths(tree))
     for source, layer in layers:
         check_keys(source, layer, known)
-    tree = merge(tree, *(name_host(layer) for _, layer in layers))
+    tree = merge(tree, {"base_config": {"algorithm": ALGORITHM}}, *(layer for _, layer in layers))
     if isinstance(tree["goal"], Mapping):  # a layer may set a part of a goal that the layer below set to null
         tree["goal"] = merge(load_defaults()["goal"], tree["goal"])
     for section in MAPPINGS:
@@ -168,12 +177,16 @@ def merge_layers(layers: Sequence[Layer]) -> Tree:
     return tree
 
 
-def name_host(layer: Tree) -> Tree:
-    """Return a layer in which runtime RAY, the former name of a cluster on Ray, is runtime CLUSTER on the host ray."""
+def normalize_layer(layer: Tree) -> Tree:
+    """Return a layer without algorithm `AUTO`, and with runtime CLUSTER on the host ray for RAY, its former name."""
     base = layer.get("base_config")
-    if not isinstance(base, Mapping) or str(base.get("runtime")).casefold() != "ray":
+    if not isinstance(base, Mapping):
         return layer
-    return merge(layer, {"base_config": {"runtime": "CLUSTER"}, "cluster_config": {"host": "ray"}})
+    if str(base.get("algorithm")).casefold() == AUTO:
+        layer = {**layer, "base_config": {key: value for key, value in base.items() if key != "algorithm"}}
+    if str(base.get("runtime")).casefold() == "ray":
+        layer = merge(layer, {"base_config": {"runtime": "CLUSTER"}, "cluster_config": {"host": "ray"}})
+    return layer
 
 
 def _convert(tree: Tree, layers: list[Layer]) -> Settings:

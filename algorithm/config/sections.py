@@ -148,6 +148,7 @@ class BaseConfig(Section, title="base_config"):
     ]
     unity_args: Annotated[UnityArgs, OnlyIf(env_type="UNITY")]
     algorithm: Annotated[str, FixedOnResume("the saved networks belong to this algorithm")]
+    suggest_settings: bool
     runtime: str
     n_workers: Annotated[int, Range(at_least=1, at_most=2**10), OnlyIf(runtime="WORKERS")]
     worker_lock: Annotated[Literal["full", "gradients", "none"], OnlyIf(runtime="WORKERS")]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from algorithm.annotations import FixedOnResume, fold_case
 from algorithm.atomic_io import replace_bytes, replace_text, set_aside
-from algorithm.config.loader import Settings, find_failure, iterate_annotations, name_host, resolve
+from algorithm.config.loader import Settings, find_failure, iterate_annotations, normalize_layer, resolve
 from algorithm.config.yaml_layers import Layer, Tree, format_value, format_yaml, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts import user_code
@@ -178,7 +178,7 @@ class RunFolder:
     def read_last_settings(self) -> Tree:
         """Return the settings that the run used last; empty if they are not known."""
         files = self._list_configs()
-        return name_host(read_yaml(files[-1])) if files else {}
+        return normalize_layer(read_yaml(files[-1])) if files else {}
 
     def read_all_settings(self, log: Callable[[str], None]) -> list[tuple[int, Tree]]:
         """Return the settings of the run, oldest first, each with the env steps from which it used them.

@@ -1,4 +1,4 @@
-"""Initial settings for an environment that has no folder, which the command init writes and `train` uses.
+"""Suggested settings for an environment: new runs use them where none are given, and the command init writes them.
 
 The spaces of the environment, its limit of steps per episode and a short play of random actions determine them by
 rules, each of which is a function that yields settings with their reasons.
@@ -18,9 +18,9 @@ import numpy as np
 
 from algorithm.adapters.adapter import Adapter, EnvConfig, EnvironmentCrashed, SimulatorError, UnsupportedObservations
 from algorithm.adapters.gym_ids import find_spec
-from algorithm.config.loader import Settings, resolve
+from algorithm.config.loader import Settings, is_auto, resolve
 from algorithm.config.registry import AGENTS, find_class, get_agent_section
-from algorithm.config.yaml_layers import Tree, iterate_paths, merge, nest
+from algorithm.config.yaml_layers import Tree, find_value, format_value, iterate_paths, iterate_settings, merge, nest
 from algorithm.networks.default_network import has_images, is_table
 from algorithm.parts.make_env import check_supported, describe_missing_limit, find_episode_limit, make_env_config
 from algorithm.rollout import Step
@@ -42,6 +42,7 @@ LONG_EPISODE = 400  # limit of steps per episode from which rewards further in t
 LONG_GAMMA = 0.995
 MAX_GAMMA = 0.999  # discount factor above which returns do not grow further, since episodes end
 RARE_REWARDS = 0.1  # fraction of rewards other than 0 below which their mean size means little
+EVALUATE_EVERY = "base_config.evaluate_every"
 EVALUATIONS = 20  # number of evaluations in a run without a goal, or with an explorer
 DECAYING_RATE = 0.001  # learning rates of SAC at the start of a run
 REPETITION = 0.95  # highest probability of a repeated action: it lasts 20 steps on average
@@ -271,7 +272,12 @@ def explore(result: ProbeResult) -> Iterator[Suggestion]:
     )
     yield "explorer.action_repeat", [0.0, REPETITION], reason
     reason = "training episodes contain repeated actions, so that their returns are lower"
-    yield "base_config.evaluate_every", result.evaluation_interval, reason
+    yield EVALUATE_EVERY, result.evaluation_interval, reason
+
+
+def evaluate_without_goal(result: ProbeResult) -> Iterator[Suggestion]:
+    """Suggest evaluations during the run, of which one without a goal has none otherwise."""
+    yield EVALUATE_EVERY, result.evaluation_interval, f"{EVALUATIONS} evaluations in a run without a goal"
 
 
 def adapt_acer(result: ProbeResult) -> Iterator[Suggestion]:
@@ -327,12 +333,30 @@ RULES: Mapping[str, Sequence[Callable[[ProbeResult], Iterator[Suggestion]]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class SuggestedSettings:
-    """Settings for an environment."""
+    """Settings for an environment, below and on top of the given ones."""
 
-    tree: Tree  # the given settings, and suggested ones for those that are not given
-    reasons: Mapping[str, str]  # of the suggested settings, by path
+    suggestions: Tree  # for settings that are not given
+    required: Tree  # on top of the given ones: observations that cannot be read, and the algorithm that was chosen
+    given: Tree
+    reasons: Mapping[str, str]  # of the suggestions that are not given, by path; "" if its meaning explains a setting
     roles: Mapping[str, Role]
     notes: Sequence[str] = ()  # lines for the user
+
+    def complete(self, given: Tree) -> Tree:
+        """Return given settings, or a part of them, with the suggestions for all others."""
+        return merge(self.suggestions, given, self.required)
+
+    @property
+    def tree(self) -> Tree:
+        """The given settings with the suggestions for all others."""
+        return self.complete(self.given)
+
+    def describe(self) -> Iterator[str]:
+        """Yield a line for each suggestion that is not given, with its reason."""
+        needed = dict(iterate_settings(self.required))
+        reasons = {**dict.fromkeys(needed, "needed to observe the environment"), **self.reasons}
+        for path, reason in reasons.items():
+            yield f"  {path}: {format_value(find_value(self.tree, path))}" + f"  ({reason})" * bool(reason)
 
 
 def suggest_settings(source: str, tree: Tree, make_env: MakeEnv = None) -> SuggestedSettings:
@@ -343,7 +367,8 @@ def suggest_settings(source: str, tree: Tree, make_env: MakeEnv = None) -> Sugge
         tree: the given settings, which name the environment.
         make_env: what opens the environment.
     """
-    roles, given = _open_environment(source, tree, make_env)
+    roles, required = _open_environment(source, tree, make_env, {})
+    given = merge(tree, required)
     settings = resolve([(source, given)])
     play = play_randomly(*_choose_adapter(settings, make_env))
     notes = []
@@ -353,15 +378,13 @@ def suggest_settings(source: str, tree: Tree, make_env: MakeEnv = None) -> Sugge
         notes = [f"the settings consider only {play.steps} random actions, since the environment is slow"]
     is_id = make_env is None and settings.base.env_type.upper() == "GYM"
     threshold = find_spec(settings.base.env_name or "").reward_threshold if is_id else None
-    return add_suggestions(ProbeResult(given=given, roles=roles, play=play), threshold, notes)
+    suggested = add_suggestions(ProbeResult(given=given, roles=roles, play=play), threshold)
+    return replace(suggested, required=merge(required, suggested.required), notes=notes)
 
 
-def add_suggestions(result: ProbeResult, threshold: float | None, notes: Sequence[str] = ()) -> SuggestedSettings:
-    """Return the settings that the rules suggest, with the given ones on top, and `notes` for the user.
-
-    `threshold` is the return at which the environment counts as solved, if one is known.
-    """
-    given, suggested = result.given, {"goal": {"return": threshold}}
+def add_suggestions(result: ProbeResult, threshold: float | None) -> SuggestedSettings:
+    """Return the settings that the rules suggest; `threshold` is the return of a solved environment, if it is known."""
+    given, suggested, required = result.given, {"goal": {"return": threshold}}, {}
     reasons: dict[str, str] = {}
 
     def apply(rule: Callable[[ProbeResult], Iterator[Suggestion]]) -> None:
@@ -371,34 +394,36 @@ def add_suggestions(result: ProbeResult, threshold: float | None, notes: Sequenc
             suggested = merge(suggested, nest(path, value))
             reasons[path] = reason
 
-    if "algorithm" not in given["base_config"]:
+    if is_auto(given):
         apply(choose_algorithm)
-        result = replace(result, given=merge(suggested, given))
+        required = {"base_config": {"algorithm": suggested["base_config"]["algorithm"]}}
+        result = replace(result, given=merge(given, required))
     for rule in RULES.get(result.settings.base.algorithm.upper(), ()):
         apply(rule)
-    tree = merge(suggested, given)
-    if tree["goal"] is None or tree["goal"]["return"] is None:
-        tree = merge({"base_config": {"evaluate_every": result.evaluation_interval}}, tree)
-    given_paths = set(iterate_paths(given))
-    shown = {path: reason for path, reason in reasons.items() if reason and path not in given_paths}
-    return SuggestedSettings(tree=tree, reasons=shown, roles=result.roles, notes=notes)
+    goal = merge(suggested, given)["goal"]
+    if (goal is None or goal["return"] is None) and EVALUATE_EVERY not in reasons:
+        apply(evaluate_without_goal)
+    given_paths = set(iterate_paths(given)) - set(iterate_paths(required))
+    shown = {path: reason for path, reason in reasons.items() if path not in given_paths}
+    return SuggestedSettings(suggestions=suggested, required=required, given=given, reasons=shown, roles=result.roles)
 
 
-def _open_environment(source: str, tree: Tree, make_env: MakeEnv) -> tuple[Mapping[str, Role], Tree]:
-    """Return the roles of an environment, and `tree` with the settings that are needed to observe it."""
-    base = tree["base_config"]
+def _open_environment(source: str, tree: Tree, make_env: MakeEnv, needed: Tree) -> tuple[Mapping[str, Role], Tree]:
+    """Return the roles of an environment, and `needed` with all settings that are needed to observe it."""
+    settings = resolve([(source, tree), (source, needed)])
+    base = settings.base
     try:
-        make_adapter, config, seed = _choose_adapter(resolve([(source, tree)]), make_env)
+        make_adapter, config, seed = _choose_adapter(settings, make_env)
         with closing(make_adapter(config)) as adapter:
             adapter.reset(seed)
             roles = adapter.roles
     except UnsupportedObservations as error:
-        needed = {"ignore_observations": [*base.get("ignore_observations", []), *error.names]}
-        return _open_environment(source, merge(tree, {"base_config": needed}), make_env)
-    wrappers = _image_wrappers(roles) if base["env_type"] == "GYM" else []
-    if wrappers and "env_wrappers" not in base:
-        return _open_environment(source, merge(tree, {"base_config": {"env_wrappers": wrappers}}), make_env)
-    return roles, tree
+        ignored = {"base_config": {"ignore_observations": [*base.ignore_observations, *error.names]}}
+        return _open_environment(source, tree, make_env, merge(needed, ignored))
+    wrappers = _image_wrappers(roles) if base.env_type.upper() == "GYM" else []
+    if wrappers and "env_wrappers" not in merge(tree, needed)["base_config"]:
+        return _open_environment(source, tree, make_env, merge(needed, {"base_config": {"env_wrappers": wrappers}}))
+    return roles, needed
 
 
 def _choose_adapter(settings: Settings, make_env: MakeEnv) -> tuple[Callable[[EnvConfig], Adapter], EnvConfig, int]:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.gym_ids import find_env_type, find_spec
-from algorithm.config.loader import Settings, check_effects, resolve
-from algorithm.config.registry import AGENTS, get_agent_section
+from algorithm.config.loader import ALGORITHM, Settings, check_effects, is_auto, resolve
+from algorithm.config.registry import AGENTS, find_class, get_agent_section
+from algorithm.config.sections import BaseConfig
 from algorithm.config.yaml_layers import Layer, Tree, merge, read_own_variant, read_variant
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import (
@@ -27,7 +28,7 @@ from algorithm.parts.env_folder import (
 )
 from algorithm.parts.lock import check_links
 from algorithm.parts.run_folder import RunFolder, find_environment_folder, format_run_name, list_changes
-from algorithm.parts.user_code import write_env_file, write_network_file
+from algorithm.parts.user_code import load_environment, write_env_file, write_network_file
 from algorithm.program import get_command
 
 if TYPE_CHECKING:
@@ -57,30 +58,47 @@ class RunRequest:
         return self.make_env is None and not is_id(self.env)
 
 
-def check_settings(request: RunRequest) -> None:
-    """Raise UserError for settings that cannot be used with an environment folder."""
-    resolve_effective(*_read_base(request), request.layers)
+@dataclass(frozen=True, kw_only=True)
+class GivenSettings:
+    """The settings that are given for new runs."""
+
+    base: Layer  # of the files, below `RunRequest.layers`
+    own: Tree  # those of `base` that were written for the variant
+    settings: Settings  # with the defaults for all that are not given
+    obstacle: str | None  # why none are suggested; None if they are
 
 
-def check_new_runs(request: RunRequest) -> None:
-    """Raise UserError as `plan_runs` does, as far as that is possible without opening an environment."""
-    if request.has_folder:
-        plan_runs(request)
-    else:
-        _check_suggested_runs(request)
+def read_settings(request: RunRequest) -> GivenSettings:
+    """Return the settings that are given for new runs, of an environment that is not opened.
 
-
-def _check_suggested_runs(request: RunRequest) -> None:
-    """Raise UserError for an id or a function that cannot be trained with the settings of a request.
-
-    The suggestions may choose the algorithm, so that the section of each algorithm is checked alone.
+    Raises UserError for settings that cannot be used with it.
     """
-    base, _ = _read_base(request)
-    for name in AGENTS:
-        if any(get_agent_section(name) in tree for _, tree in request.layers):
-            resolve([base, *request.layers, (base[0], {"base_config": {"algorithm": name}})])
-    config = resolve([base, *request.layers]).base
-    _name_runs(request, config.name)
+    base, own = _read_base(request)
+    layers = [base, *request.layers]
+    settings = resolve(layers)
+    obstacle = _find_obstacle(settings.base)
+    if obstacle:
+        settings = resolve_effective(base, own, request.layers)
+    elif is_auto(merge({}, *(tree for _, tree in layers))):  # any section of an algorithm may have an effect
+        for name in AGENTS:
+            if any(get_agent_section(name) in tree for _, tree in layers):
+                resolve([*layers, (base[0], {"base_config": {"algorithm": name}})])
+    if not request.has_folder:
+        _check_environment(request, settings.base)
+    return GivenSettings(base=base, own=own, settings=settings, obstacle=obstacle)
+
+
+def _find_obstacle(config: BaseConfig) -> str | None:
+    """Return why no settings are suggested for new runs; None if they are."""
+    if not config.suggest_settings:
+        return "base_config.suggest_settings is false"
+    if find_class("env_type", config.env_type).starts_programs:
+        return f"the programs of env_type {config.env_type.upper()} take long to start"
+    return None
+
+
+def _check_environment(request: RunRequest, config: BaseConfig) -> None:
+    """Raise UserError for settings of another environment than the requested one, and for an unknown id."""
     given = "env.py" if request.make_env else request.env
     if config.env_name != given:
         raise UserError(f"base_config.env_name is {config.env_name}, but {request.env} is to be trained")
@@ -91,6 +109,11 @@ def _check_suggested_runs(request: RunRequest) -> None:
             similar = find_similar_folders(request.env)
             advice = f"; did you mean {' or '.join(similar)}?" if similar else ""
             raise UserError(f"{str(error).rstrip('.')}{advice}") from error
+
+
+def check_new_runs(request: RunRequest) -> None:
+    """Raise UserError as `plan_runs` does, as far as that is possible without opening an environment."""
+    _name_runs(request, read_settings(request).settings)
 
 
 def find_population(env: str, name: str | None) -> str | None:
@@ -118,22 +141,13 @@ def check_existing_run(request: RunRequest, log: Log) -> None:
 
 
 def plan_runs(request: RunRequest, log: Log = print) -> list[tuple[str, Settings]]:
-    """Return name and settings of each new run: of the environment folder, or as suggested for an id or a function.
+    """Return name and settings of each new run: those that are given, and for all others suggestions.
 
     Raises:
         UserError: for settings that cannot be used, and for a name that exists already or is in training.
     """
-    base, own = _read_base(request)
-    if not request.has_folder:
-        _check_suggested_runs(request)  # before the environment is opened
-        base = (base[0], _suggest_settings(request, base[1], log))
-    settings = resolve_effective(base, own, request.layers)
-    for source, tree in request.layers:
-        if "tune" in tree:
-            raise UserError(f"{source}: tune has no effect without the command tune")
-        if settings.population.size is None and tree.get("population_config"):
-            raise UserError(f"{source}: population_config has no effect without --population")
-    name, run_names = _name_runs(request, settings.base.name)
+    base, settings = complete_settings(request, log)
+    name, run_names = _name_runs(request, settings)
     shared = [base, *request.layers]
     if settings.tracker.group is None and (request.repeat is not None or settings.population.size is not None):
         shared.append(("the name of the runs", {"tracker_config": {"group": name}}))
@@ -144,12 +158,17 @@ def plan_runs(request: RunRequest, log: Log = print) -> list[tuple[str, Settings
     return runs
 
 
-def _name_runs(request: RunRequest, pattern: str) -> tuple[str, list[str]]:
+def _name_runs(request: RunRequest, settings: Settings) -> tuple[str, list[str]]:
     """Return the name that `base_config.name` gives now, and the names of the new runs, which start with it.
 
-    Raises UserError for a name of a run that exists already or is in training.
+    Raises UserError for a name of a run that exists already or is in training, and for settings without an effect.
     """
-    name = format_run_name(pattern, time.time())
+    for source, tree in request.layers:
+        if "tune" in tree:
+            raise UserError(f"{source}: tune has no effect without the command tune")
+        if settings.population.size is None and tree.get("population_config"):
+            raise UserError(f"{source}: population_config has no effect without --population")
+    name = format_run_name(settings.base.name, time.time())
     names = [name] if request.repeat is None else [f"{name}-{k + 1}" for k in range(request.repeat)]
     for each in names:
         _settle_replacement(request.env, each, lambda line: None)  # the run is replaced now, or stays
@@ -206,20 +225,39 @@ def _read_base(request: RunRequest) -> tuple[Layer, Tree]:
     return (str(config), read_variant(config, request.variant)), read_own_variant(config, request.variant)
 
 
-def _suggest_settings(request: RunRequest, named: Tree, log: Log) -> Tree:
-    """Return the settings that the command init suggests for the environment of an id or a function."""
+def complete_settings(request: RunRequest, log: Log) -> tuple[Layer, Settings]:
+    """Return the settings that new runs start from, and the same with `request.layers` on top.
+
+    For a setting that is not given, the rules of the command init suggest a value, unless the settings or the
+    environment exclude that. `log` receives a line for each suggestion. Raises UserError as `read_settings` does.
+    """
+    given = read_settings(request)
+    base, config = given.base, given.settings.base
+    tree = merge(base[1], *(layer for _, layer in request.layers))
+    if given.obstacle:
+        if is_auto(tree):
+            log(f"{ALGORITHM} learns with the default settings, since {given.obstacle}")
+        return base, given.settings
+    from algorithm.adapters.recording import choose_offscreen_backends
     from algorithm.parts.suggested_settings import suggest_settings  # imports torch
 
-    tree = merge(named, *(layer for _, layer in request.layers))
+    if given.settings.report.video_every is not None:
+        choose_offscreen_backends()  # which some libraries read when they are imported
+    make_env: Any = request.make_env
+    if request.has_folder:
+        environment = load_environment(find_environment_folder(request.env), config.env_name)
+        make_env = environment if callable(environment) else None
     try:
-        suggested = suggest_settings(request.env, tree, request.make_env)
+        suggested = suggest_settings(request.env, tree, make_env)
     except UnsupportedEnvironment as error:
-        raise UserError(f"{request.env}: {error}") from error
-    for note in suggested.notes:
-        log(note)
-    if folders := find_folders_of_id(request.env):
+        raise UserError(f"{'base_config' if request.has_folder else request.env}: {error}") from error
+    log("settings that are not given, as suggested for this environment:")
+    for line in (*suggested.describe(), *suggested.notes):
+        log(line)
+    if not request.has_folder and (folders := find_folders_of_id(request.env)):
         log(f"tuned settings for {request.env}: {' or '.join(f'{get_command()} {folder}' for folder in folders)}")
-    return suggested.tree
+    completed = (base[0], suggested.complete(base[1]))
+    return completed, resolve_effective(completed, given.own, request.layers)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import yaml
 from tests.command_line import train_once
 
 SHORT = {"max_step": 40, "log_every": 20, "n_envs": 1}
-PROBE = {"env_type": "PROBE", "env_name": "choice", **SHORT}
+PROBE = {"env_type": "PROBE", "suggest_settings": False, "env_name": "choice", **SHORT}
 SPACES = """from gymnasium import Env, spaces as s
 from numpy import inf
 BOX = s.Box(0, 1)
@@ -210,7 +210,7 @@ ENVS = [
     (SPACES % ("s.Text(3)", "s.Discrete(2)"), 2, "base_config: observation 'obs' is Text"),
     (SPACES % ("s.Dict(a=s.Dict(b=BOX))", "s.Discrete(2)"), 2, "observation 'a' is Dict"),
     (SPACES % ("s.Dict(a=s.Graph(BOX, None))", "s.Discrete(2)"), 2, "observation 'a' is Graph"),
-    (SPACES % ("s.Tuple([BOX, s.Sequence(BOX)])", "BOX"), 2, "observation '1' is Sequence"),
+    (SPACES % ("s.Sequence(BOX)", "BOX"), 2, "observation 'obs' is Sequence"),
     (SPACES % ("BOX", "s.Dict(gear=s.Text(3))"), 2, "action 'gear' is Text"),
     (SPACES % ("BOX", "s.Tuple([BOX, s.Dict(a=BOX)])"), 2, "action 1 is Dict"),
     (SPACES % ("s.Dict(a=BOX, action_mask=BOX)", "s.Discrete(3)"), 2, "of 3 values"),

@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RUNS, RUN = Path("runs/mine/task"), Path("runs/mine/task/a")
 CONFIG = """
 default:
-  base_config: {env_type: PROBE, env_name: truncation, max_step: 90, log_every: 30, save_every: 30, n_envs: 3}
+  base_config: {env_type: PROBE, suggest_settings: false, algorithm: ACER, env_name: truncation,
+    max_step: 90, log_every: 30, save_every: 30, n_envs: 3}
   acer_config: {rollout_length: 5, sequence_length: 5}
 goal:
   goal: {return: 10}
@@ -41,7 +42,9 @@ def task():
 def write_env(task: Path, code: str, **base) -> None:
     """Replace the environment of the folder mine/task by an env.py with this code."""
     settings = ", ".join(f"{name}: {value}" for name, value in base.items())
-    (task / "config.yaml").write_text(f"default: {{base_config: {{env_name: env.py, {settings}}}}}\n")
+    (task / "config.yaml").write_text(
+        f"default: {{base_config: {{env_name: env.py, suggest_settings: false, {settings}}}}}\n"
+    )
     (task / "env.py").write_text(f"import gymnasium, itertools, numpy\n{code}")
 
 

@@ -154,7 +154,8 @@ def test_the_episodes_after_the_confirmation_are_reported_and_played_by_run(comm
 
 
 def test_a_resumed_run_is_evaluated_like_an_uninterrupted_one(command, played):
-    base = "{env_type: PROBE, env_name: truncation, n_envs: 3, evaluate_every: 300, max_step: 600}"
+    base = "{env_type: PROBE, suggest_settings: false, env_name: truncation, n_envs: 3, "
+    base += "evaluate_every: 300, max_step: 600}"
     write_task(f"default: {{base_config: {base}}}")
     command("mine/task -n one")
     whole, played[:] = [seed for seed, _ in played], []
@@ -228,7 +229,7 @@ def make(fails=False):
 
 @pytest.fixture
 def own_environment():
-    write_task("default: {base_config: {env_name: env.py, n_envs: 1, max_step: 100}}\n")
+    write_task("default: {base_config: {env_name: env.py, suggest_settings: false, n_envs: 1, max_step: 100}}\n")
     Path("envs/mine/task/env.py").write_text(ENVIRONMENT)
 
 

@@ -82,7 +82,8 @@ def test_only_levels_of_discrete_actions_are_at_most_one():
 
 CONFIG = """
 default:
-  base_config: {{env_type: PROBE, env_name: choice, n_envs: 3, max_step: 240, log_every: 80, evaluate_every: 80}}
+  base_config: {{env_type: PROBE, suggest_settings: false, env_name: choice, n_envs: 3,
+    max_step: 240, log_every: 80, evaluate_every: 80}}
   acer_config: {{rollout_length: 8, sequence_length: 8, batch_size: 4, learning_starts: 32}}
   explorer: {explorer}
 """

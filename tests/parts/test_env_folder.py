@@ -12,7 +12,8 @@ from algorithm.errors import UserError
 from algorithm.parts import env_folder
 from algorithm.parts.run_folder import RunFolder, find_environment_folder
 
-CONFIG = "default: {base_config: {env_type: PROBE, env_name: truncation, max_step: 60, n_envs: 3}}\n"
+BASE = "{env_type: PROBE, suggest_settings: false, env_name: truncation, max_step: 60, n_envs: 3}"
+CONFIG = f"default: {{base_config: {BASE}}}\n"
 
 
 def make(folder: Path, config: str = CONFIG) -> Path:

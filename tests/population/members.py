@@ -21,7 +21,8 @@ from algorithm.training.progress import Counters
 
 CONFIG = """
 default:
-  base_config: {env_type: PROBE, env_name: chain, max_step: 180, log_every: 60, save_every: null, n_envs: 3}
+  base_config: {env_type: PROBE, suggest_settings: false, env_name: chain,
+    max_step: 180, log_every: 60, save_every: null, n_envs: 3}
   replay_config: {capacity: 150}
   acer_config: {rollout_length: 5, sequence_length: 5, learning_starts: 30, batch_size: 4}
   population_config: {interval: 60, random_params: {acer_config.learning_rate: {truncated: [0.0001, 0.01]}}}

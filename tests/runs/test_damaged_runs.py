@@ -16,7 +16,8 @@ from tests.task_folder import NN, write_task
 
 CONFIG = """
 default:
-  base_config: {env_type: PROBE, env_name: truncation, max_step: 90, log_every: 30, save_every: 30, n_envs: 3}
+  base_config: {env_type: PROBE, suggest_settings: false, env_name: truncation,
+    max_step: 90, log_every: 30, save_every: 30, n_envs: 3}
   acer_config: {rollout_length: 5, sequence_length: 5}
 """
 EVIL = f"from pathlib import Path\nPath('evil').touch()\n{NN}"

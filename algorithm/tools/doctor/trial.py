@@ -29,7 +29,7 @@ from algorithm.parts.run_folder import RunFolder, find_environment_folder
 from algorithm.parts.torch_setup import choose_placement, describe_device, find_accelerator, get_named_device
 from algorithm.program import DEFAULT_ROLE, role_suffix
 from algorithm.runs.commands import make_request
-from algorithm.runs.run_requests import plan_runs
+from algorithm.runs.run_requests import plan_runs, read_settings
 from algorithm.specs import Role
 from algorithm.tools.doctor.check import (
     BROKEN,
@@ -61,7 +61,7 @@ STAGES = ("environment", "agent", "replay", "checkpoints")
 
 def list_start_checks(options: argparse.Namespace) -> Iterator[Check]:
     """Yield the checks of the run that the options request. Raises UserError if the settings are not valid."""
-    ((_, settings),) = plan_runs(make_request(options))
+    settings = read_settings(make_request(options)).settings
     find = cache(partial(_find_all, vars(options)))  # one trial for all of its checks
 
     def get_line(name: str) -> str:
@@ -99,7 +99,7 @@ def _find_all(options: dict[str, Any]) -> Mapping[str, tuple[str, str]]:
 
 def run_trial(options: dict[str, Any]) -> dict[str, tuple[str, str]]:
     """Find the device, then start a run up to the first stage that fails; return state and line of each check."""
-    ((_, settings),) = plan_runs(make_request(argparse.Namespace(**options)))
+    ((_, settings),) = plan_runs(make_request(argparse.Namespace(**options)), lambda line: None)
     environments = Environments(settings, folder := RunFolder(find_environment_folder(options["env"])))
     base = get_agent_settings(settings, DEFAULT_ROLE).base
     findings = [Check("device", partial(_describe_device, base)).find()]

@@ -110,7 +110,9 @@ def _make_config(name: str, roles: Mapping[str, Role], tree: Tree, reasons: Mapp
     lines += ["#", "# Every setting is in default_config.yaml; these override it."]
     meanings = {entry.path: entry.meaning for entry in read_entries()}
     comments = meanings | {
-        path: f"{meanings[path]}. Here: {reason}" if path in meanings else reason for path, reason in reasons.items()
+        path: f"{meanings[path]}. Here: {reason}" if path in meanings else reason
+        for path, reason in reasons.items()
+        if reason
     }
     return "\n".join([*lines, "default:", *format_commented(tree, comments), ""])
 

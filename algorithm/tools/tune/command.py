@@ -56,9 +56,9 @@ class TuneCommand(Command):
 
     def check(self, options: argparse.Namespace, output: Output) -> None:
         """Raise UserError for settings that cannot be used."""
-        from algorithm.runs.run_requests import check_settings
+        from algorithm.runs.run_requests import read_settings
 
-        check_settings(make_request(options))
+        read_settings(make_request(options))
 
     def run(self, options: argparse.Namespace, output: Output) -> None:
         """Search for settings, print the best trials and write the best settings as a variant."""

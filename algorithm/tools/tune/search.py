@@ -34,7 +34,7 @@ from algorithm.parts.env_folder import CONFIG_FILE, RUNS, get_run_group, is_file
 from algorithm.parts.run_folder import RunFolder, find_environment_folder, format_run_name
 from algorithm.runs.callbacks import Callback, RunResult
 from algorithm.runs.faults import describe_end
-from algorithm.runs.run_requests import RunRequest, create_run, resolve_effective
+from algorithm.runs.run_requests import RunRequest, complete_settings, create_run
 from algorithm.tools.tune.study import Study, TrialRecord
 from algorithm.training.evaluator import EvaluationResult
 from algorithm.training.metrics import format_number
@@ -263,12 +263,11 @@ class Search:
         self.request, self._train, self._log = request, train, log
         self._config = config = find_environment_folder(request.env) / CONFIG_FILE
         suffix = "" if request.variant == "default" else f"_{request.variant}"
-        base = (str(config), read_variant(config, request.variant))
-        own_variant = read_own_variant(config, request.variant)
-        self._settings = settings = resolve_effective(base, own_variant, request.layers)
-        own = base if request.variant == "default" else (base[0], own_variant)
+        base, settings = complete_settings(request, log)
+        self._settings, own_variant = settings, read_own_variant(config, request.variant)
+        written = read_variant(config, "default") if request.variant == "default" else own_variant
         self._layers = [base, *request.layers]  # settings that all trials share; the first are those of the file
-        self.space = SearchSpace(self._layers, [own, *request.layers])
+        self.space = SearchSpace(self._layers, [(base[0], written), *request.layers])
         self.objective = Objective(settings, base[0])
         name = format_run_name(request.name or f"tune{suffix}", time.time())
         self.save_as = save_as or f"tuned{suffix}"

@@ -39,7 +39,7 @@ setup(
 def task():
     """Create the folder mine/task, which needs the packages of the core only."""
     return write_task(
-        "default:\n  base_config: {env_type: PROBE, env_name: truncation, n_envs: 3}\n"
+        "default:\n  base_config: {env_type: PROBE, suggest_settings: false, env_name: truncation, n_envs: 3}\n"
         "unity:\n  base_config: {env_type: UNITY, n_envs: 1}\n"
     )
 

@@ -19,7 +19,14 @@ from algorithm.runs.results import RESULT_FILE
 from tests.builders import make_acer, make_role
 
 SETTINGS: Tree = {
-    "base_config": {"name": "first", "env_name": "CartPole-v1", "n_envs": 4, "seed": 7, "max_step": 6000},
+    "base_config": {
+        "name": "first",
+        "env_name": "CartPole-v1",
+        "algorithm": "ACER",
+        "n_envs": 4,
+        "seed": 7,
+        "max_step": 6000,
+    },
     "acer_config": {"gamma": 0.98, "learning_rate": 0.002},
     "sac_config": {"gamma": 0.5},
     "goal": {"return": 475},

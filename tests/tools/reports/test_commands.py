@@ -13,7 +13,8 @@ from tests.tools.reports.run_folders import read_links, read_text
 
 CONFIG = """
 default:
-  base_config: {env_type: PROBE, env_name: truncation, max_step: 90, log_every: 30, save_every: 30, n_envs: 3}
+  base_config: {env_type: PROBE, suggest_settings: false, env_name: truncation,
+    max_step: 90, log_every: 30, save_every: 30, n_envs: 3}
   acer_config: {rollout_length: 5, sequence_length: 5}
 """
 RUN = Path("runs/mine/task/a")

@@ -18,7 +18,7 @@ from tests.tools.reports.run_folders import write_curve
 RUNS = Path("runs/mine/task")
 CONFIG = """
 default:
-  base_config: {env_type: PROBE, env_name: choice, max_step: 90, log_every: 30, n_envs: 3}
+  base_config: {env_type: PROBE, suggest_settings: false, env_name: choice, max_step: 90, log_every: 30, n_envs: 3}
   acer_config: {rollout_length: 5, sequence_length: 5}
 """
 

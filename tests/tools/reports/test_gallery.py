@@ -27,7 +27,8 @@ DOCS_PAGE = ROOT / "docs/gallery/index.md"
 PAGE = Path("page/index.md")
 CONFIG = """
 default:
-  base_config: {env_type: PROBE, env_name: truncation, max_step: STEPS, log_every: 50, n_envs: 4}
+  base_config: {env_type: PROBE, suggest_settings: false, env_name: truncation,
+    max_step: STEPS, log_every: 50, n_envs: 4}
   acer_config: {learning_rate: 0.01, learning_starts: 50}
   goal: GOAL
 """

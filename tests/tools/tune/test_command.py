@@ -15,7 +15,7 @@ from tests.task_folder import write_task
 
 CONFIG = """# A probe.
 default:
-  base_config: {env_type: PROBE, env_name: choice, max_step: 40, log_every: 40, n_envs: 2}
+  base_config: {env_type: PROBE, suggest_settings: false, env_name: choice, max_step: 40, log_every: 40, n_envs: 2}
   acer_config: {rollout_length: 5, sequence_length: 5}
   tune:   # the space
     space:
