@@ -48,10 +48,10 @@ def train(
 
     Args:
         env: the environment: the name or the path of an environment folder (`gym/cartpole`), an id of Gymnasium
-            (`CartPole-v1`, `module:Id-v0`, `namespace/Id-v0`), or a function that returns a `gymnasium.Env`. For an
-            id or a function, the settings start from the suggestions of the command init. On the command line, `--run`
-            and `--resume` open the environment of a function only if the function can be imported by its name; `load`
-            needs no environment.
+            (`CartPole-v1`, `module:Id-v0`, `namespace/Id-v0`), or a function that returns a `gymnasium.Env`. Settings
+            that are not given start from the suggestions of the command init, unless `base_config.suggest_settings`
+            is false. On the command line, `--run` and `--resume` open the environment of a function only if the
+            function can be imported by its name; `load` needs no environment.
         name: name of the run, `{time}` is the start time; None for `base_config.name`. With `resume`, None is the
             latest run.
         variant: variant of the folder's config.yaml, for a new run; None for `default`.

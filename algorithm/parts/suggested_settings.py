@@ -353,10 +353,10 @@ class SuggestedSettings:
 
     def describe(self) -> Iterator[str]:
         """Yield a line for each suggestion that is not given, with its reason."""
-        needed = dict(iterate_settings(self.required))
+        tree, needed = self.tree, dict(iterate_settings(self.required))
         reasons = {**dict.fromkeys(needed, "needed to observe the environment"), **self.reasons}
         for path, reason in reasons.items():
-            yield f"  {path}: {format_value(find_value(self.tree, path))}" + f"  ({reason})" * bool(reason)
+            yield f"  {path}: {format_value(find_value(tree, path))}" + f"  ({reason})" * bool(reason)
 
 
 def suggest_settings(source: str, tree: Tree, make_env: MakeEnv = None) -> SuggestedSettings:
@@ -376,7 +376,7 @@ def suggest_settings(source: str, tree: Tree, make_env: MakeEnv = None) -> Sugge
         notes = [f"the settings do not consider rewards and episodes: {play.failure}, during a play of random actions"]
     elif not play.is_complete:
         notes = [f"the settings consider only {play.steps} random actions, since the environment is slow"]
-    is_id = make_env is None and settings.base.env_type.upper() == "GYM"
+    is_id = not callable(make_env) and settings.base.env_type.upper() == "GYM"
     threshold = find_spec(settings.base.env_name or "").reward_threshold if is_id else None
     suggested = add_suggestions(ProbeResult(given=given, roles=roles, play=play), threshold)
     return replace(suggested, required=merge(required, suggested.required), notes=notes)

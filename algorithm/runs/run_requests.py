@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.gym_ids import find_env_type, find_spec
-from algorithm.config.loader import ALGORITHM, Settings, check_effects, is_auto, resolve
+from algorithm.config.loader import Settings, check_effects, is_auto, resolve
 from algorithm.config.registry import AGENTS, find_class, get_agent_section
 from algorithm.config.sections import BaseConfig
 from algorithm.config.yaml_layers import Layer, Tree, merge, read_own_variant, read_variant
@@ -64,6 +64,7 @@ class GivenSettings:
 
     base: Layer  # of the files, below `RunRequest.layers`
     own: Tree  # those of `base` that were written for the variant
+    tree: Tree  # `base` with `RunRequest.layers` on top
     settings: Settings  # with the defaults for all that are not given
     obstacle: str | None  # why none are suggested; None if they are
 
@@ -75,17 +76,17 @@ def read_settings(request: RunRequest) -> GivenSettings:
     """
     base, own = _read_base(request)
     layers = [base, *request.layers]
-    settings = resolve(layers)
+    tree, settings = merge({}, *(layer for _, layer in layers)), resolve(layers)
     obstacle = _find_obstacle(settings.base)
     if obstacle:
         settings = resolve_effective(base, own, request.layers)
-    elif is_auto(merge({}, *(tree for _, tree in layers))):  # any section of an algorithm may have an effect
+    elif is_auto(tree):  # any section of an algorithm may have an effect
         for name in AGENTS:
-            if any(get_agent_section(name) in tree for _, tree in layers):
+            if get_agent_section(name) in tree:
                 resolve([*layers, (base[0], {"base_config": {"algorithm": name}})])
     if not request.has_folder:
         _check_environment(request, settings.base)
-    return GivenSettings(base=base, own=own, settings=settings, obstacle=obstacle)
+    return GivenSettings(base=base, own=own, tree=tree, settings=settings, obstacle=obstacle)
 
 
 def _find_obstacle(config: BaseConfig) -> str | None:
@@ -233,10 +234,9 @@ def complete_settings(request: RunRequest, log: Log) -> tuple[Layer, Settings]:
     """
     given = read_settings(request)
     base, config = given.base, given.settings.base
-    tree = merge(base[1], *(layer for _, layer in request.layers))
     if given.obstacle:
-        if is_auto(tree):
-            log(f"{ALGORITHM} learns with the default settings, since {given.obstacle}")
+        if is_auto(given.tree):
+            log(f"{config.algorithm} learns with the default settings, since {given.obstacle}")
         return base, given.settings
     from algorithm.adapters.recording import choose_offscreen_backends
     from algorithm.parts.suggested_settings import suggest_settings  # imports torch
@@ -245,10 +245,9 @@ def complete_settings(request: RunRequest, log: Log) -> tuple[Layer, Settings]:
         choose_offscreen_backends()  # which some libraries read when they are imported
     make_env: Any = request.make_env
     if request.has_folder:
-        environment = load_environment(find_environment_folder(request.env), config.env_name)
-        make_env = environment if callable(environment) else None
+        make_env = load_environment(find_environment_folder(request.env), config.env_name)
     try:
-        suggested = suggest_settings(request.env, tree, make_env)
+        suggested = suggest_settings(request.env, given.tree, make_env)
     except UnsupportedEnvironment as error:
         raise UserError(f"{'base_config' if request.has_folder else request.env}: {error}") from error
     log("settings that are not given, as suggested for this environment:")

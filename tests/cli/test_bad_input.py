@@ -277,6 +277,11 @@ def reactor(space: str) -> dict:
 FOLDERS = [
     *(case(message, config) for config, message in CONFIGS),
     *(case(message, gym("env.py"), status, env=code) for code, status, message in ENVS),
+    case(
+        "observation '1' is Sequence",
+        gym("env.py", suggest_settings=False),
+        env=SPACES % ("s.Tuple([BOX, s.Sequence(BOX)])", "BOX"),
+    ),
     *(case(message, nn=code) for code, message in NETWORKS),
     case("auxiliaries.byol: both observations of a pair would be", default(auxiliaries={"byol": {}}), nn=BODY % ""),
     case("unbounded_action_limit is 0", gym("env.py", unbounded_action_limit=0), env=SPACES % ("BOX", "BOX")),

@@ -20,8 +20,14 @@ from algorithm.cli import main
 from algorithm.parts.run_folder import RunFolder
 from algorithm.training.metrics import read_table
 
-BASE = {"env_name": "env.py", "suggest_settings": False, "n_envs": 2, "max_step": 600, "log_every": 100}
-BASE |= {"save_every": 300}
+BASE = {
+    "env_name": "env.py",
+    "suggest_settings": False,
+    "n_envs": 2,
+    "max_step": 600,
+    "log_every": 100,
+    "save_every": 300,
+}
 AGENT = {"learning_starts": 50, "batch_size": 2, "sequence_length": 10, "rollout_length": 10, "replay_ratio": 1}
 CARTPOLE = "import gymnasium\ndef make():\n    return gymnasium.make('CartPole-v1')\n"
 BROKEN = """
