@@ -77,11 +77,18 @@ class ActorCritic(Policy):
         if len(layers) == len(heads.sizes) == 1 and self.heads.precision is torch.float32:
             self.manual_stacks = make_manual_stacks([(layers[0], heads.linear)], by_output=True)
 
-    def run(self, features: Tensor) -> Pass:
-        """Return the pass of a policy without critic for features [T, B, F] without gradient -> [T, B, S]."""
+    def run(self, features: Tensor, n_learned: int) -> Pass:
+        """Return the pass of a policy without critic for features [T, B, F] without gradient -> [T, B, S].
+
+        Its loss is that of the first `n_learned` rows.
+        """
         if self.manual_stacks:
             return ManualPass(self.manual_stacks, features, (*features.shape[:-1], -1), self.std_head)
-        return AutogradPass(self.compute_outputs(features))
+        outputs = self.compute_outputs(features[:n_learned])
+        if n_learned == len(features):
+            return AutogradPass(outputs)
+        with torch.no_grad():
+            return AutogradPass(outputs, further_outputs=self.compute_outputs(features[n_learned:]))
 
     def compute_outputs(self, features: Tensor) -> Tensor:
         """Return statistics and values concatenated: [..., F] -> [..., S + n_values]. No logit is masked yet."""

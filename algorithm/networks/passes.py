@@ -30,6 +30,8 @@ from algorithm.networks.layers import LayerStack, Relu
 MAX_SELECTED = 0.75
 # oneDNN computes a product with this many multiplications: less than in `fast_products`, since there is less to check.
 MIN_MULTIPLICATIONS = 1_200_000
+# The same for the gradient of the inputs of the first layer: those are few, for which MKL takes up to twice as long.
+MIN_INPUT_MULTIPLICATIONS = 600_000
 
 
 class Pass(ABC):
@@ -43,7 +45,11 @@ class Pass(ABC):
 
     @abstractmethod
     def make_loss(self, direction: Tensor) -> Tensor:
-        """Return a scalar whose gradient with respect to the outputs is -`direction`; see `surrogate_loss`."""
+        """Return a scalar whose gradient with respect to the outputs is -`direction`; see `surrogate_loss`.
+
+        Args:
+            direction: Of all outputs or, for a policy, of those of the first rows; the others then have no gradient.
+        """
 
     @abstractmethod
     def differentiate(self, gradient: Tensor) -> Tensor:
@@ -56,10 +62,13 @@ class AutogradPass(Pass):
     Args:
         outputs: The outputs [..., S] with gradient.
         inputs: The inputs, if their gradient is needed.
+        further_outputs: Outputs of further rows, without gradient.
     """
 
-    def __init__(self, outputs: Tensor, inputs: Tensor | None = None):
+    def __init__(self, outputs: Tensor, inputs: Tensor | None = None, further_outputs: Tensor | None = None):
         self._with_gradient, self._inputs, self.outputs = outputs, inputs, outputs.detach()
+        if further_outputs is not None:
+            self.outputs = torch.cat((self.outputs, further_outputs))
 
     def make_loss(self, direction: Tensor) -> Tensor:
         return surrogate_loss(direction, self._with_gradient)
@@ -94,7 +103,7 @@ class ManualPass(Pass):
     def __init__(
         self, stacks: Sequence[ManualStack], inputs: Tensor, shape: tuple[int, ...], std_head: StdHead | None = None
     ):
-        self._stacks, self._rows, self._std_head = stacks, inputs.shape[:-1], std_head
+        self._stacks, self._shape, self._std_head = stacks, inputs.shape, std_head
         results = [stack.run(inputs.flatten(0, -2)) for stack in stacks]
         self._hidden = [hidden for hidden, _ in results]
         first, *others = (values for _, values in results)
@@ -115,15 +124,15 @@ class ManualPass(Pass):
 
     def differentiate(self, gradient: Tensor) -> Tensor:
         parts = [stack.differentiate(hidden, rows) for stack, hidden, rows in self._split(self._convert(gradient))]
-        return reduce(torch.add, parts).view(*self._rows, -1)
+        return reduce(torch.add, parts).view(self._shape)
 
     def _convert(self, gradient: Tensor) -> Tensor:
         """Return the gradient of the values of the stacks, given that of the outputs."""
-        return self._std_head.differentiate(self._values, gradient) if self._std_head else gradient
+        return self._std_head.differentiate(self._values[: len(gradient)], gradient) if self._std_head else gradient
 
     def _split(self, gradient: Tensor) -> Iterator[tuple[ManualStack, list[Tensor], Tensor]]:
         """Iterate over the stacks, each with the inputs of its layers and the gradient of its values [n, outputs]."""
-        rows = gradient.reshape(len(self._stacks), self._rows.numel(), -1)
+        rows = gradient.reshape(len(self._stacks), -1, self._stacks[0].n_outputs)
         return zip(self._stacks, self._hidden, rows, strict=True)
 
 
@@ -137,6 +146,7 @@ class ManualStack:
 
     def __init__(self, layers: Sequence[nn.Linear], *, by_output: bool = False):
         self.layers, self.by_output = [_Layer(layer) for layer in layers], by_output
+        self.n_outputs = layers[-1].out_features
 
     def run(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
         """Return the inputs of each layer for x [n, F], and the outputs [n, outputs]."""
@@ -149,7 +159,9 @@ class ManualStack:
         return hidden, torch.addmm(head.bias, hidden[-1], head.transposed)
 
     def add_gradients(self, hidden: list[Tensor], gradient: Tensor) -> None:
-        """Add the gradients of the parameters to those that exist, given that of the outputs [n, outputs]."""
+        """Add the gradients of the parameters to those that exist, given that of the first n outputs [n, outputs]."""
+        if gradient.shape[0] < hidden[0].shape[0]:
+            hidden = [x[: gradient.shape[0]] for x in hidden]
         for layer, x, g in self._backpropagate(hidden, gradient):
             layer.add_gradients(x, g)
 
@@ -200,8 +212,8 @@ class _Layer:
 
     def differentiate(self, gradient: Tensor) -> Tensor:
         """Return `multiply_gradient`, with few inputs in the faster order of the factors."""
-        if self._uses_onednn(gradient):
-            return self.multiply_gradient(gradient)
+        if self._uses_onednn(gradient, MIN_INPUT_MULTIPLICATIONS):
+            return fast_products.multiply_by_onednn(gradient, self.transposed)
         return fast_products.multiply_gradient(gradient, self.weight)
 
     def add_gradients(self, x: Tensor, gradient: Tensor) -> None:
@@ -215,8 +227,8 @@ class _Layer:
         else:
             self.weight_gradient.addmm_(gradient.T, x)
 
-    def _uses_onednn(self, rows: Tensor) -> bool:
-        return fast_products.USES_ONEDNN and rows.shape[0] * self.weight.numel() >= MIN_MULTIPLICATIONS
+    def _uses_onednn(self, rows: Tensor, minimum: int = MIN_MULTIPLICATIONS) -> bool:
+        return fast_products.USES_ONEDNN and rows.shape[0] * self.weight.numel() >= minimum
 
 
 def make_manual_stacks(

@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from algorithm.networks import Mlp, NoisyMlp
+from algorithm.networks import ActorCritic, Blueprint, Mlp, NoisyMlp
 from algorithm.networks.flat_parameters import FlatParameters
+from algorithm.networks.heads import StdHead
 from algorithm.networks.layers import make_orthogonal_linear
-from algorithm.networks.passes import ManualStack, make_manual_stacks
+from algorithm.networks.passes import ManualPass, ManualStack, make_manual_stacks
+from algorithm.specs import ObsSpec
 
 SIZES = {
     "no layer": (5, (), 3),
@@ -94,6 +96,27 @@ def test_rows_without_gradient_change_nothing(n):
     _, of_inputs, _ = compute_by_autograd(network, x, gradient)
     stack = network.make_stack()
     assert_close(stack.differentiate(stack.run(x)[0], gradient), of_inputs)
+
+
+@pytest.mark.parametrize("n_learned", [1, 3, 4])
+@pytest.mark.parametrize("is_manual", [False, True])
+def test_a_policy_has_the_outputs_of_all_rows_and_learns_from_the_first(is_manual, n_learned):
+    torch.manual_seed(0)
+    std_head = StdHead(2, "state_dependent", 0.5, 0.01)
+    policy = ActorCritic(Blueprint(policy=Mlp(8)), {"vector": ObsSpec((5,), "float32")}, 4, 0, std_head)
+    gradient = FlatParameters({"policy": policy}, {}, {}).gradient
+    if is_manual:
+        policy.use_manual_passes()
+    features, direction = torch.randn(4, 3, 5), torch.randn(n_learned, 3, 4)
+    outputs = policy.compute_outputs(features)
+    (-(direction * outputs[:n_learned]).sum()).backward()
+    expected = gradient.clone()
+    gradient.zero_()
+    found = policy.run(features, n_learned)
+    assert isinstance(found, ManualPass) == is_manual
+    found.make_loss(direction).backward()
+    assert_close(found.outputs, outputs.detach())
+    assert_close(gradient, expected)
 
 
 def test_other_layers_precisions_and_layers_that_are_trained_in_part_remain_modules():

@@ -383,7 +383,7 @@ class SoftPolicy(SacPolicyLearner):
 
     @torch.no_grad()
     def evaluate(self, features: Tensor, obs: Mapping[str, Tensor]) -> PolicyOutput:
-        return self._sample(self.network.run(features).outputs, obs)
+        return self._sample(self.network.run(features, len(features)).outputs, obs)
 
     def evaluate_for_update(
         self, features: Tensor, obs: Mapping[str, Tensor], rows: ValidRows
@@ -403,13 +403,11 @@ class SoftPolicy(SacPolicyLearner):
         if self.has_batch_norms:
             with batch_statistics(rows, commits=True):
                 all_outputs = self.network.compute_outputs(features)
-            policy_pass: Pass = AutogradPass(all_outputs[:-1])
-        else:  # the last row needs no gradient
-            policy_pass = self.network.run(features[:-1])
-            with torch.no_grad():
-                all_outputs = torch.cat((policy_pass.outputs, self.network.run(features[-1:]).outputs))
+            policy_pass: Pass = AutogradPass(all_outputs[:-1], further_outputs=all_outputs[-1:].detach())
+        else:
+            policy_pass = self.network.run(features, len(features) - 1)
         with torch.no_grad():
-            return self._sample(all_outputs.detach(), obs), policy_pass
+            return self._sample(policy_pass.outputs, obs), policy_pass
 
     def _sample(self, outputs: Tensor, obs: Mapping[str, Tensor]) -> PolicyOutput:
         """Return the policy and a sample of its actions, given the outputs of the network [T, B, S]."""
