@@ -12,12 +12,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from algorithm.annotations import Condition, FixedOnResume, ForActions, Range, Spellings  # noqa: E402
+from algorithm.cli.commands import SETTINGS  # noqa: E402
 from algorithm.cli.parser import COMMANDS, MODES, Parser, load_command, make_command_parser, make_parser  # noqa: E402
 from algorithm.config.loader import Settings  # noqa: E402
 from algorithm.config.registry import AGENTS, find_settings, get_agent_section  # noqa: E402
 from algorithm.config.sections import SECTIONS, Section  # noqa: E402
 from algorithm.config.yaml_layers import SettingEntry, read_entries  # noqa: E402
-from algorithm.runs.commands import SETTINGS  # noqa: E402
 
 TYPE_NAMES = {bool: "true or false", int: "integer", float: "number", str: "text", list: "list", dict: "mapping"}
 MARK = "\n<!-- `make docs` replaces all that follows. -->\n"  # after the introduction of a page

@@ -24,10 +24,10 @@ LAYERS = [
     {"processes"},
     {"runs"},
     {"population"},
-    {"api", "tools", "cli"},  # in the order of TOP
+    {"api", "cli", "tools"},  # in the order of TOP
     {"__main__"},
 ]
-TOP = ("api", "tools", "cli")  # modules of the top layer import those to the left only
+TOP = ("api", "cli", "tools")  # modules of the top layer import those to the left only
 LAYER = {package: number for number, layer in enumerate(LAYERS) for package in layer}
 FILES = sorted((ROOT / "algorithm").rglob("*.py"))
 # By library: the folders that may import it.
@@ -206,7 +206,7 @@ UNITY_PACKAGES = {("adapters", "unity"), ("tools", "export"), ("tools", "mlagent
 UNITY_NAMES = re.compile(
     r"(base_config\.)?unity_args(\.\w+)?|UnityArgs|UNITY|algorithm\.adapters\.unity\.adapter:UnityAdapter"
 )
-HELP_TEXTS = {("cli", "parser.py"), ("runs", "commands.py")}
+HELP_TEXTS = {("cli", "parser.py"), ("cli", "commands.py")}
 
 
 def test_only_unity_packages_name_unity():

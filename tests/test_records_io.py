@@ -20,7 +20,7 @@ from algorithm.checkpointing.store import BestCheckpoint
 from algorithm.errors import UserError
 from algorithm.parts.provenance import read_sessions
 from algorithm.parts.run_folder import RunFolder
-from algorithm.population.members import LineageRow, MemberPlan, PopulationFolder, PopulationState
+from algorithm.population.members import MemberPlan, PopulationFolder, PopulationState
 from algorithm.records_io import (
     NumberTable,
     OpenRecord,
@@ -33,6 +33,7 @@ from algorithm.records_io import (
     write_json,
     write_json_lines,
 )
+from algorithm.runs.lineage import LineageRow
 from algorithm.runs.results import read_record
 from algorithm.tools.reports.gallery import GalleryEntry, read_gallery, write_gallery
 from algorithm.tools.reports.report_files import Fact

@@ -15,9 +15,9 @@ import sys  # noqa: E402
 from importlib import import_module  # noqa: E402
 
 from algorithm.adapters.standard_streams import open_closed_streams  # noqa: E402
+from algorithm.cli.commands import Command  # noqa: E402
 from algorithm.cli.output import Output  # noqa: E402
 from algorithm.cli.parser import make_start_page, parse_arguments  # noqa: E402
-from algorithm.runs.commands import Command  # noqa: E402
 from algorithm.training.signals import raise_on_stop_signals  # noqa: E402
 
 

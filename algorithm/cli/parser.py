@@ -11,6 +11,17 @@ from pkgutil import resolve_name
 from typing import Any, NoReturn
 
 from algorithm import __version__
+from algorithm.cli.commands import (
+    COUNT,
+    FLAG,
+    SETTINGS,
+    Command,
+    add_environment,
+    add_options,
+    add_setting_options,
+    parse_count,
+    spell,
+)
 from algorithm.config.unknown_settings import advise_flag, advise_word
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import (
@@ -23,17 +34,6 @@ from algorithm.parts.env_folder import (
     make_unknown_error,
 )
 from algorithm.program import get_command, get_document
-from algorithm.runs.commands import (
-    COUNT,
-    FLAG,
-    SETTINGS,
-    Command,
-    add_environment,
-    add_options,
-    add_setting_options,
-    parse_count,
-    spell,
-)
 
 # The commands; a feature can be removed by deleting its package and its line here.
 COMMANDS: Mapping[str, str] = {
@@ -66,7 +66,7 @@ MAX_REPEATS = 1000
 TRAINING, RESUME, RUN = "training", "--resume", "--run"  # modes of a command line without a command
 # The modes with which an option can be combined; all others can be combined with all three.
 MODES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("config", "force", "repeat", "population"), (TRAINING,)),
+    **dict.fromkeys(("config", "force", "repeat", "jobs", "population"), (TRAINING,)),
     **dict.fromkeys(("seconds", "max_step", "ray"), (TRAINING, RESUME)),
     "use_env_nn": (RESUME, RUN),
     **dict.fromkeys(("ckpt", "video", "render", "disable_sample", "sample"), (RUN,)),
@@ -144,6 +144,7 @@ def make_parser() -> Parser:
         metavar="N",
         help="train NAME-1 ... NAME-N with consecutive seeds, then print mean and std of the results",
     )
+    group.add_argument("--jobs", **COUNT, help="number of runs of --repeat that train at the same time; 1 by default")
     add_options(group, "population")
     add_setting_options(group, "ray", "nn")
     group = parser.add_argument_group("playing (--run)")

@@ -7,14 +7,17 @@ import os
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import closing, redirect_stdout
+from dataclasses import dataclass, replace
 from functools import partial
 from math import isnan
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from algorithm.cli.commands import Command, make_request
 from algorithm.config.registry import find_run_tool
 from algorithm.errors import UserError
 from algorithm.program import get_command, role_suffix
-from algorithm.runs.commands import Command, make_request
 from algorithm.training.metrics import format_number
 
 if TYPE_CHECKING:  # imports that take seconds
@@ -23,6 +26,7 @@ if TYPE_CHECKING:  # imports that take seconds
     from algorithm.parts.run_folder import RunFolder
     from algorithm.population.members import PopulationFolder
     from algorithm.runs.callbacks import RunResult
+    from algorithm.runs.lineage import LineageRow
 
 LOG_FILE = "log.txt"  # of --logger-in-file, in the run folder
 
@@ -38,6 +42,8 @@ class TrainCommand(Command):
 
         output.save_note = " Nothing was saved."  # before the first line, after which a signal may come at any time
         request = make_request(options)
+        if options.jobs and not options.repeat:
+            raise UserError("--jobs is the number of runs of --repeat that train at the same time: give --repeat, too")
         check_existing_run(request, output.log) if options.resume else check_new_runs(request)
 
     def run(self, options: argparse.Namespace, output: Output) -> None:
@@ -77,9 +83,12 @@ def _train_runs(options: argparse.Namespace, output: Output, planned: Sequence[t
         if options.resume:
             with resume_run(request, output.log) as (folder, settings):
                 _train_run(options, output, folder, settings, records)
-        for name, settings in planned:
-            with create_run(request, name, settings) as folder:
-                _train_run(options, output, folder, settings, records)
+        if (options.jobs or 1) > 1:
+            _train_side_by_side(options, output, planned, records)
+        else:
+            for name, settings in planned:
+                with create_run(request, name, settings) as folder:
+                    _train_run(options, output, folder, settings, records)
     finally:
         if options.repeat:
             output.result = {"runs": records, "spread": summarize_repeats(records)}
@@ -125,6 +134,73 @@ def _train_run(
             if folder.is_replacement:
                 output.log(f"the new run has no checkpoint: {folder} is again the run that it was to replace")
     report_result(output.log, options.env, folder, result)
+
+
+def _train_side_by_side(
+    options: argparse.Namespace, output: Output, planned: Sequence[tuple[str, Settings]], records: list[dict]
+) -> None:
+    """Train runs, `--jobs` at a time. Raises MemberFailed if one has failed, after all others have ended."""
+    from algorithm.parts.env_folder import RUNS, get_run_group
+    from algorithm.parts.make_env import check_several_processes
+    from algorithm.parts.run_folder import RunFolder
+    from algorithm.population.member_fleet import MemberFleet
+    from algorithm.population.members import MemberFailed
+    from algorithm.runs.lineage import LineageRow
+    from algorithm.runs.results import format_record, read_record
+
+    settings = planned[0][1]
+    check_several_processes(settings.base, "--jobs", "train one run after another")
+    settings = replace(settings, population=settings.population.model_copy(update={"processes": options.jobs}))
+    folders = [RunFolder(RUNS / get_run_group(options.env) / name) for name, _ in planned]
+    replaced = {folder.path: folder.path.stat().st_ino for folder in folders if folder.path.exists()}
+    runs = RepeatedRuns(options=options, planned=planned, folders=tuple(folder.path for folder in folders))
+    tasks = [
+        LineageRow(interval=1, member=k, parent=k, env_steps=0, settings={}, mean_return=None)
+        for k in range(1, len(planned) + 1)
+    ]
+    output.log(f"training {len(planned)} runs, {options.jobs} at a time, each with its output in its {LOG_FILE}")
+    output.save_note = f" Checkpoints saved; resume each with: {get_command()} {options.env} -n NAME --resume"
+    failures = []
+    try:
+        with closing(MemberFleet(runs, settings, output.log)) as fleet:
+            for task, result in fleet.train(tasks):
+                folder, ended = folders[task.member - 1], f"{result}"
+                if isinstance(result, MemberFailed):
+                    failures.append(MemberFailed(f"{folder}: {result}"))
+                else:
+                    _, state, steps, _, seconds, mean, _ = format_record(read_record(folder.path, output.log))
+                    ended = f"{state}, {steps} env steps, {seconds} s, mean return {mean}"
+                output.log(f"{folder}: {ended}")
+    finally:
+        for folder in folders:
+            is_new = folder.path.exists() and folder.path.stat().st_ino != replaced.get(folder.path)
+            if is_new and folder.settle():
+                records.append({"run": folder.given_path.as_posix(), **read_record(folder.path, output.log)})
+    if failures:
+        raise failures[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatedRuns:
+    """The runs of `--repeat`, for any process of this machine that trains one."""
+
+    options: argparse.Namespace
+    planned: Sequence[tuple[str, Settings]]
+    folders: tuple[Path, ...]
+
+    def run_task(self, task: LineageRow) -> LineageRow:
+        """Train the run with the number of a task; its output is written to its log file."""
+        from algorithm.cli.output import Output
+        from algorithm.runs.run_requests import create_run
+
+        name, settings = self.planned[task.member - 1]
+        with (
+            create_run(make_request(self.options), name, settings) as folder,
+            (folder.path / LOG_FILE).open("a", encoding="utf-8") as file,
+            redirect_stdout(file),
+        ):
+            _train_run(self.options, Output(as_json=False), folder, settings, [])
+        return task
 
 
 def report_result(log: Callable[[str], None], environment: str, folder: RunFolder, result: RunResult) -> None:

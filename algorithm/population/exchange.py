@@ -20,8 +20,9 @@ from algorithm.checkpointing.checkpoint import READ_ERRORS, Checkpoint, Checkpoi
 from algorithm.checkpointing.store import copy_checkpoint
 from algorithm.config.sections import BaseConfig, PopulationConfig
 from algorithm.networks.flat_parameters import State
-from algorithm.population.members import LineageRow, MemberPlan, PopulationFolder, PopulationState
+from algorithm.population.members import MemberPlan, PopulationFolder, PopulationState
 from algorithm.population.setting_spaces import SettingSpaces
+from algorithm.runs.lineage import LineageRow
 
 Return = float | None  # the mean return of an evaluation; None: the member failed
 MIN_ELITES = 2  # the standard deviation over a single elite is 0

@@ -7,19 +7,19 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 
 from algorithm.config.yaml_layers import Tree, load_defaults, make_tree, merge
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import POPULATION_FILE
 from algorithm.parts.lock import FolderLock, check_links
 from algorithm.parts.run_folder import RunFolder
-from algorithm.records_io import RecordError, read_json, read_json_lines, write_json, write_json_lines
+from algorithm.records_io import RecordError, read_json, write_json, write_json_lines
 from algorithm.runs.callbacks import RunResult
+from algorithm.runs.lineage import LINEAGE_FILE, LineageRow, read_lineage
 
-LINEAGE_FILE = "lineage.jsonl"
 SOURCE = "the settings of the member"
 LOG_FILE = "log.txt"
 RunTraining = Callable[..., RunResult]  # trains in a run folder, given settings, log and the env steps to `pause_at`
@@ -57,32 +57,6 @@ class PopulationState:
     exchange: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LineageRow:
-    """One interval of one member: as it is planned, which is the task to train the member, and as it has ended.
-
-    Attributes:
-        interval: number of the interval, from 1.
-        member: number of the member, from 1.
-        parent: number of the member whose checkpoint it started with.
-        env_steps: env steps of the run at the end of the interval.
-        settings: values of the settings that differ between members, by path.
-        mean_return: mean return of the evaluation at the end; None in a plan, or if the member failed. Its key is
-            `return`.
-        goal_reached: whether it has reached and confirmed its goal.
-        goal: mean return that was its goal; None without one, in a plan, or if the member failed.
-    """
-
-    interval: int
-    member: int
-    parent: int
-    env_steps: int
-    settings: Mapping[str, Any]
-    mean_return: Annotated[float | None, Field(alias="return")]
-    goal_reached: bool = False
-    goal: float | None = None
-
-
 class PopulationFolder:
     """The folder runs/<environment>/<name>/ of `size` members; the run folder of member k is <name>-<k>, next to it."""
 
@@ -115,10 +89,7 @@ class PopulationFolder:
 
     def read_lineage(self, log: Callable[[str], None]) -> list[LineageRow]:
         """Return all rows that can be read; `log` receives a line if any cannot."""
-        rows, problem = read_json_lines(self.lineage_path, LineageRow)
-        if problem:
-            log(f"{problem}: these intervals are left out")
-        return rows
+        return read_lineage(self.path, log)
 
     def write_lineage(self, rows: Sequence[LineageRow]) -> None:
         """Replace all rows."""

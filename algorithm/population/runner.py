@@ -23,7 +23,6 @@ from algorithm.parts.run_folder import RunFolder, find_environment_folder, list_
 from algorithm.population.exchange import DrawWeights, Log, plan_copies, rank_members, transfer_checkpoints
 from algorithm.population.member_fleet import MemberFleet
 from algorithm.population.members import (
-    LineageRow,
     MemberFailed,
     MemberPlan,
     Members,
@@ -33,6 +32,7 @@ from algorithm.population.members import (
     make_member_tree,
 )
 from algorithm.population.setting_spaces import make_spaces
+from algorithm.runs.lineage import LineageRow
 from algorithm.runs.run_requests import RunRequest
 
 SETTINGS_FILE = "population.yaml"  # the settings of a population, in its folder

@@ -100,6 +100,7 @@ mine/task --run --max_step 5 | --max-step goes with
 mine/task --run --seconds 5 | --seconds goes with training and --resume, not with --run
 mine/task --run --config x | --config goes with training, not with --run
 mine/task --resume --repeat 2 | --repeat goes with training
+mine/task --jobs 2 | --jobs is the number of runs of --repeat
 mine/task --lr 1e-3 | unknown option --lr; use --set acer_config.learning_rate=...
 mine/tusk | did you mean mine/task?
 nowhere | no environment folder 'nowhere' with a config.yaml under ./envs; the folders are mine/task

@@ -205,6 +205,43 @@ def test_repeated_runs_stop_at_the_first_failure_and_report_the_others(monkeypat
     assert not (RUNS / "a-2").exists()
 
 
+def test_repeated_runs_that_train_at_the_same_time_have_the_results_of_one_after_another(command):
+    alone = command.json("mine/task -n a --repeat 2 --set base_config.env_name=choice")["runs"]
+    printed = command.json("mine/task -n b --repeat 2 --jobs 2 --set base_config.env_name=choice")
+    keys = ("env_steps", "updates", "episodes", "returns")
+    assert [[one[key] for key in keys] for one in printed["runs"]] == [[one[key] for key in keys] for one in alone]
+    assert [one["run"] for one in printed["runs"]] == ["runs/mine/task/b-1", "runs/mine/task/b-2"]
+    assert printed["spread"]["return"]["runs"] == 2 and "run folder: runs/mine/task/b-2" in read_log("b-2")
+
+
+def test_a_failure_does_not_end_the_runs_that_train_at_the_same_time(command, task):
+    code = """import contextlib, os
+class Failing(gymnasium.Wrapper):
+    def step(self, action):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink("fail")
+            1 / 0
+        return self.env.step(action)
+def make():
+    return Failing(gymnasium.make("CartPole-v1"))
+"""
+    write_env(task, code, max_env_restarts=0, n_envs=1, max_step=60)
+    command("mine/task -n a-3")
+    Path("fail").touch()
+    printed = command.json("mine/task -n a --repeat 3 --jobs 2 --force", 1)
+    names = {Path(one["run"]).name for one in printed["runs"]}
+    assert len(names) == 2 and "ZeroDivisionError" in printed["error"]
+    assert {path.name for path in RUNS.iterdir() if path.is_dir()} == {
+        *names,
+        "a-3",
+    }  # a failed one is the old one again
+
+
+def read_log(name: str) -> str:
+    """Return what a run has written to its log file."""
+    return (RUNS / name / "log.txt").read_text()
+
+
 def test_runs_are_listed_with_their_results_newest_last(command):
     for name in ("b", "a"):
         command(f"mine/task -n {name} -c goal")

@@ -11,6 +11,7 @@ import pytest
 
 from algorithm import __version__
 from algorithm.cli import main
+from algorithm.cli.commands import SETTINGS, collect_layers, make_request
 from algorithm.cli.parser import (
     COMMANDS,
     FLAGS,
@@ -26,7 +27,6 @@ from algorithm.errors import UserError
 from algorithm.parts.env_folder import is_file_name
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs import playing, run_requests
-from algorithm.runs.commands import SETTINGS, collect_layers, make_request
 from tests.task_folder import write_task
 
 ROOT = Path(__file__).resolve().parents[2]

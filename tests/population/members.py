@@ -14,8 +14,9 @@ from algorithm.config.yaml_layers import merge
 from algorithm.errors import summarize_error
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.user_code import load_blueprint
-from algorithm.population.members import LineageRow, MemberFailed, Members
+from algorithm.population.members import MemberFailed, Members
 from algorithm.population.runner import create_population, resume_population, train_population
+from algorithm.runs.lineage import LineageRow
 from algorithm.runs.run_requests import RunRequest, plan_runs
 from algorithm.training.progress import Counters
 

@@ -11,8 +11,9 @@ import torch
 from algorithm.checkpointing.checkpoint import CheckpointError
 from algorithm.config.loader import resolve
 from algorithm.population import exchange
-from algorithm.population.members import LineageRow, PopulationState
+from algorithm.population.members import PopulationState
 from algorithm.population.setting_spaces import SettingSpace, SettingSpaces
+from algorithm.runs.lineage import LineageRow
 from tests.checkpointing.test_checkpoint import Code
 
 RATE = SettingSpaces(by_path={"rate": SettingSpace(default=1.0)})

@@ -14,17 +14,11 @@ from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.population import runner
 from algorithm.population.exchange import plan_copies
-from algorithm.population.members import (
-    LineageRow,
-    MemberFailed,
-    MemberPlan,
-    PopulationFolder,
-    PopulationState,
-    find_best,
-)
+from algorithm.population.members import MemberFailed, MemberPlan, PopulationFolder, PopulationState, find_best
 from algorithm.population.runner import Population
 from algorithm.population.setting_spaces import SettingSpace, SettingSpaces
 from algorithm.runs.faults import describe_end
+from algorithm.runs.lineage import LineageRow
 from tests.population.test_exchange import list_parents
 
 SPACES = SettingSpaces(by_path={"rate": SettingSpace(default=1.0)})

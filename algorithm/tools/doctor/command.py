@@ -6,16 +6,9 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from algorithm.cli.commands import SETTINGS, Command, add_environment, add_options, add_setting_options, spell
+from algorithm.cli.output import Output
 from algorithm.errors import UserError
-from algorithm.runs.commands import (
-    SETTINGS,
-    Command,
-    Output,
-    add_environment,
-    add_options,
-    add_setting_options,
-    spell,
-)
 from algorithm.tools.doctor.check import BROKEN, MISSING, TIMEOUT, Check, describe_error
 from algorithm.tools.doctor.installation import (
     MACHINE_CHECKS,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from algorithm.cli.commands import make_request
 from algorithm.config.loader import Settings
 from algorithm.config.sections import BaseConfig
 from algorithm.errors import UserError
@@ -28,7 +29,6 @@ from algorithm.parts.network_record import count_parameters
 from algorithm.parts.run_folder import RunFolder, find_environment_folder
 from algorithm.parts.torch_setup import choose_placement, describe_device, find_accelerator, get_named_device
 from algorithm.program import DEFAULT_ROLE, role_suffix
-from algorithm.runs.commands import make_request
 from algorithm.runs.run_requests import plan_runs, read_settings
 from algorithm.specs import Role
 from algorithm.tools.doctor.check import (

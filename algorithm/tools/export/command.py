@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from algorithm.runs.commands import FLAG, Command, Output, add_environment, add_options, make_request
+from algorithm.cli.commands import FLAG, Command, add_environment, add_options, make_request
+from algorithm.cli.output import Output
 
 
 class ExportCommand(Command):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from algorithm.cli.commands import Command, add_options, add_setting_options, collect_layers
+from algorithm.cli.output import Output
 from algorithm.program import get_command
-from algorithm.runs.commands import Command, Output, add_options, add_setting_options, collect_layers
 
 
 class InitCommand(Command):

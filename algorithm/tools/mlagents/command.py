@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from algorithm.cli.commands import Command, add_options
+from algorithm.cli.output import Output
 from algorithm.program import get_command
-from algorithm.runs.commands import Command, Output, add_options
 
 
 class ImportCommand(Command):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from algorithm.runs.commands import COUNT, FLAG, Command, Output, add_environment, add_options
+from algorithm.cli.commands import COUNT, FLAG, Command, add_environment, add_options
+from algorithm.cli.output import Output
 
 DEFAULT_SECONDS = 300  # of a run of the gallery
 N_TEXTS = 3  # columns of the list of runs that are no numbers

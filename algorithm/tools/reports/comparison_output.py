@@ -13,8 +13,8 @@ import numpy as np
 from pydantic_core import to_json
 
 from algorithm.atomic_io import replace_text
+from algorithm.cli.output import Output
 from algorithm.errors import UserError, summarize_error
-from algorithm.runs.commands import Output
 from algorithm.runs.results import describe_state
 from algorithm.tools.reports.charts import Chart, Line, Row, draw_lines, draw_picture, draw_rows, find_robust_range
 from algorithm.tools.reports.comparison import (

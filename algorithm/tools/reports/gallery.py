@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from algorithm.atomic_io import replace_bytes, replace_text
+from algorithm.cli.output import Output
 from algorithm.config.yaml_layers import read_variant
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import (
@@ -28,7 +29,6 @@ from algorithm.parts.env_folder import (
 )
 from algorithm.program import PACKAGE
 from algorithm.records_io import OpenRecord, RecordError, read_json, write_json
-from algorithm.runs.commands import Output
 from algorithm.tools.reports.charts import draw_picture
 from algorithm.tools.reports.page import format_duration, render
 from algorithm.tools.reports.report_files import Fact, draw_returns, list_facts, list_machine

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from algorithm.config.registry import AGENTS, get_agent_section
 from algorithm.config.yaml_layers import Tree, find_value, load_defaults, read_yaml
@@ -19,29 +18,18 @@ from algorithm.errors import UserError
 from algorithm.parts.env_folder import CONFIG_FILE, POPULATION_FILE, VIDEO_FOLDER, read_origin
 from algorithm.parts.provenance import read_sessions
 from algorithm.parts.run_folder import RunFolder, find_changes
-from algorithm.records_io import NumberTable, OpenRecord, read_json, read_json_lines
+from algorithm.records_io import NumberTable, OpenRecord, read_json
+from algorithm.runs.lineage import LineageRow, read_lineage
 from algorithm.runs.results import Record, read_record
 from algorithm.specs import Role
 from algorithm.training.metrics import EVALUATION_COLUMN, STEPS_COLUMN, TABLE_FILE, read_table
 
 FAULTS_FILE, NETWORKS_FILE = "faults.log", "networks.json"
-LINEAGE_FILE = "lineage.jsonl"  # in the folder of a population
 RETURN_COLUMN = "rollout/return"
 # Settings without an effect on the run: its name, and what only a search reads.
 WITHOUT_EFFECT = re.compile(r"base_config\.name|tune\..*")
 VIDEO_SUFFIXES = (".mp4", ".gif")
 Log = Callable[[str], None]
-
-
-class IntervalRecord(OpenRecord):
-    """An interval of a member of a population in lineage.jsonl; it continued the state of the member `parent`."""
-
-    interval: int
-    member: int
-    parent: int
-    env_steps: int
-    settings: dict[str, Any]
-    mean_return: Annotated[float | None, Field(alias="return")]
 
 
 class LayerRecord(OpenRecord):
@@ -216,16 +204,13 @@ class RunData:
         return [line for text in texts for line in text.splitlines() if line.strip()]
 
     @cached_property
-    def lineage(self) -> Sequence[IntervalRecord]:
+    def lineage(self) -> Sequence[LineageRow]:
         """The intervals of a member of a population, whose name is NAME-1, NAME-2, ...; empty for another run."""
         name, _, member = self.name.rpartition("-")
         population = self.folder.parent / name
         if not (name and member.isdecimal() and (population / POPULATION_FILE).is_file()):
             return []
-        rows, problem = read_json_lines(population / LINEAGE_FILE, IntervalRecord)
-        if problem:
-            self.log(f"{problem}: these intervals are left out")
-        return [row for row in rows if row["member"] == int(member)]
+        return [row for row in read_lineage(population, self.log) if row.member == int(member)]
 
     @cached_property
     def videos(self) -> Sequence[Path]:

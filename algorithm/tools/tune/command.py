@@ -8,16 +8,9 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
+from algorithm.cli.commands import COUNT, Command, add_environment, add_options, add_setting_options, make_request
+from algorithm.cli.output import Output
 from algorithm.program import get_command
-from algorithm.runs.commands import (
-    COUNT,
-    Command,
-    Output,
-    add_environment,
-    add_options,
-    add_setting_options,
-    make_request,
-)
 
 if TYPE_CHECKING:  # imports that take seconds
     from algorithm.config.loader import Settings

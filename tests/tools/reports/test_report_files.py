@@ -15,7 +15,8 @@ import pytest
 import yaml
 from PIL import Image
 
-from algorithm.population.members import LineageRow, PopulationFolder
+from algorithm.population.members import PopulationFolder
+from algorithm.runs.lineage import LineageRow
 from algorithm.specs import ActionPart, ActionSpec, ObsSpec, Role
 from algorithm.tools.reports import page, report_files
 from algorithm.tools.reports.charts import Text
@@ -212,7 +213,7 @@ def test_a_member_of_a_population_has_its_lineage(run):
     (population / "population.json").write_text("{}")
     member.mkdir()
     found = read_run(member)
-    assert [row["interval"] for row in found.lineage] == [1, 2]
+    assert [row.interval for row in found.lineage] == [1, 2]
     with (population / "lineage.jsonl").open("a") as file:
         file.write("{\n")
     assert "these intervals are left out" in read_run(member).problems[-1]

@@ -3,35 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from algorithm.cli.output import Output
 
 if TYPE_CHECKING:  # a command line is parsed without these imports, which take a moment
     from algorithm.config.yaml_layers import Layer
-    from algorithm.runs.callbacks import Callback
     from algorithm.runs.run_requests import RunRequest
-
-
-class Output(Protocol):
-    """The output of a command."""
-
-    result: dict[str, Any]  # the record for scripts, as far as the command has reached
-    save_note: str  # what is saved if the command is interrupted: a sentence after a space
-
-    def log(self, text: str) -> None:
-        """Print a line."""
-
-    def log_plain(self, text: str) -> None:
-        """Print a line without rich, which may not be installed."""
-
-    def print_table(
-        self, texts: Iterable[str], numbers: Iterable[str], rows: Iterable[Sequence[str]], title: str | None = None
-    ) -> None:
-        """Print a table with columns of texts, and columns of numbers at their right."""
-
-    def display_run(self, log: Callable[[str], None], title: str = "") -> AbstractContextManager[Callback]:
-        """Return a display of a run in training; where it cannot change in place, its lines go to `log`."""
 
 
 class Command:
@@ -44,10 +23,10 @@ class Command:
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments and options of the command to its parser."""
 
-    def check(self, options: argparse.Namespace, output: Any) -> None:
+    def check(self, options: argparse.Namespace, output: Output) -> None:
         """Raise UserError for options that cannot be used, before anything else is done."""
 
-    def run(self, options: argparse.Namespace, output: Any) -> None:
+    def run(self, options: argparse.Namespace, output: Output) -> None:
         """Execute the command."""
         raise NotImplementedError
 
