@@ -81,10 +81,7 @@ SHARED_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "seed": {**_INTEGER, "help": "seed of all random numbers"},
     "device": {"metavar": "DEVICE", "help": "cpu, cuda (or gpu), cuda:1, mps, or auto"},
     "nn": {"metavar": "FILE", "help": "file with the network, in the environment folder"},
-    "use_env_nn": {
-        **FLAG,
-        "help": "use the network's file in the environment folder instead of the run's copy",
-    },
+    "use_env_nn": {**FLAG, "help": "use the network's file in the environment folder instead of the run's copy"},
     "ckpt": {"metavar": "CHECKPOINT", "help": "checkpoint to load: its number of steps, or its folder"},
     "editor": {"action": "store_const", "const": "editor", "help": "use the Unity editor instead of a built player"},
     "port": {**_INTEGER, "help": "port of the Unity editor, or of the first player"},

@@ -268,10 +268,7 @@ class MemberFleet:
         is_local = self.host.shares_files
         service: Callable[..., Any] = MemberService if is_local else RemoteMemberService
         spec = ServiceSpec(
-            kind="Member",
-            make=partial(service, members),
-            cpus=config.cpus_per_member,
-            gpus=config.gpus_per_member,
+            kind="Member", make=partial(service, members), cpus=config.cpus_per_member, gpus=config.gpus_per_member
         )
         self.supervisor = Supervisor(self.host, spec, name="process {} of the members".format)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

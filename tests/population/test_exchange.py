@@ -190,6 +190,11 @@ class TestDraws:
             assert not evolver.plan(make_rows(*returns), make_rng()).elites
         assert evolver.plan(make_rows(1.0, 5.0), make_rng()).elites
 
+    def test_without_elites_failed_members_copy_the_best_one(self):
+        for seed in range(8):
+            state = make_evolver().plan(make_rows(1.0, 5.0, None, 3.0, None), make_rng(seed))
+            assert state.elites == [] and list_parents(state) == [1, 2, 2, 4, 2]
+
     def test_choices_of_elites_become_more_probable(self):
         evolver = make_evolver(KIND, length=1, min_length=1)
         states = [evolver.plan(make_rows(1.0, 5.0, 3.0, 4.0, kinds="abab"), make_rng()) for _ in range(3)]

@@ -317,10 +317,7 @@ def _compare_overall(environments: Sequence[EnvironmentResult]) -> OverallResult
         pairs = zip(tasks, references.values(), strict=True)
         normalized[label] = [(task - ends["start"]) / (ends["goal"] - ends["start"]) for task, ends in pairs]
     return OverallResult(
-        references=references,
-        groups=measure_groups(normalized),
-        improvements=compare_pairs(returns),
-        obstacle=obstacle,
+        references=references, groups=measure_groups(normalized), improvements=compare_pairs(returns), obstacle=obstacle
     )
 
 

@@ -235,8 +235,7 @@ class Pruner(Callback):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that an interrupted trial has reported this step before
             self.trial.report(
-                mean if self.objective.maximize else -mean,
-                self.earlier + env_steps // self.objective.evaluate_every,
+                mean if self.objective.maximize else -mean, self.earlier + env_steps // self.objective.evaluate_every
             )
         self.pruned = env_steps < self.objective.max_step and self.trial.should_prune()
         return self.pruned
