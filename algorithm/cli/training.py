@@ -7,11 +7,10 @@ import os
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
-from contextlib import closing, redirect_stdout
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from math import isnan
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from algorithm.cli.commands import Command, make_request
@@ -26,9 +25,9 @@ if TYPE_CHECKING:  # imports that take seconds
     from algorithm.parts.run_folder import RunFolder
     from algorithm.population.members import PopulationFolder
     from algorithm.runs.callbacks import RunResult
-    from algorithm.runs.lineage import LineageRow
 
 LOG_FILE = "log.txt"  # of --logger-in-file, in the run folder
+Log = Callable[[str], None]
 
 
 class TrainCommand(Command):
@@ -104,9 +103,7 @@ def _train_run(
     options: argparse.Namespace, output: Output, folder: RunFolder, settings: Settings, records: list[dict]
 ) -> None:
     """Train in a run folder with a display, and report the result."""
-    from algorithm.api import run_training
     from algorithm.parts.env_folder import find_folder
-    from algorithm.runs.callbacks import TimeLimit
     from algorithm.runs.results import read_record
 
     if options.logger_in_file:
@@ -115,12 +112,10 @@ def _train_run(
     env_label = options.env if env_name.endswith(".py") else env_name
     output.log(f"training {env_label} with {settings.base.algorithm} in {folder}")
     source = find_folder(options.env)
-    variant = (options.config or "default") if source and not options.resume else None
-    limits = [TimeLimit(options.seconds)] if options.seconds else []
     resume = _join_command(*get_command().split(), options.env, "-n", folder.path.name, "--resume")
     try:
         with output.display_run(output.log, str(folder)) as display:
-            result = run_training(options.env, folder, settings, variant, [display, *limits], output.log)
+            result = _train_in_folder(options, folder, settings, display, output.log)
     finally:
         output.save_note = " Nothing was saved: the run had no checkpoint yet."
         if folder.checkpoints(keep=1):
@@ -140,70 +135,66 @@ def _train_side_by_side(
     options: argparse.Namespace, output: Output, planned: Sequence[tuple[str, Settings]], records: list[dict]
 ) -> None:
     """Train runs, `--jobs` at a time. Raises MemberFailed if one has failed, after all others have ended."""
-    from algorithm.parts.env_folder import RUNS, get_run_group
     from algorithm.parts.make_env import check_several_processes
-    from algorithm.parts.run_folder import RunFolder
     from algorithm.population.member_fleet import MemberFleet
-    from algorithm.population.members import MemberFailed
+    from algorithm.population.members import MemberFailed, Members
     from algorithm.runs.lineage import LineageRow
-    from algorithm.runs.results import format_record, read_record
+    from algorithm.runs.results import read_record
+    from algorithm.runs.run_requests import make_run_folder
 
-    settings = planned[0][1]
+    settings, failures = planned[0][1], []
     check_several_processes(settings.base, "--jobs", "train one run after another")
     settings = replace(settings, population=settings.population.model_copy(update={"processes": options.jobs}))
-    folders = [RunFolder(RUNS / get_run_group(options.env) / name) for name, _ in planned]
-    replaced = {folder.path: folder.path.stat().st_ino for folder in folders if folder.path.exists()}
-    runs = RepeatedRuns(options=options, planned=planned, folders=tuple(folder.path for folder in folders))
-    tasks = [
-        LineageRow(interval=1, member=k, parent=k, env_steps=0, settings={}, mean_return=None)
-        for k in range(1, len(planned) + 1)
-    ]
+    request = make_request(options)
+    folders = [make_run_folder(request, name, own) for name, own in planned]
+    paths = tuple(folder.path for folder in folders)
+    members = Members(folders=paths, tree=settings.tree, train=partial(_train_one_of_several, options))
+    task = LineageRow(interval=1, member=1, parent=1, env_steps=0, settings={}, mean_return=None)
+    tasks = [replace(task, member=number) for number in range(1, len(planned) + 1)]
     output.log(f"training {len(planned)} runs, {options.jobs} at a time, each with its output in its {LOG_FILE}")
     output.save_note = f" Checkpoints saved; resume each with: {get_command()} {options.env} -n NAME --resume"
-    failures = []
     try:
-        with closing(MemberFleet(runs, settings, output.log)) as fleet:
+        with closing(MemberFleet(members, settings, output.log)) as fleet:
             for task, result in fleet.train(tasks):
-                folder, ended = folders[task.member - 1], f"{result}"
+                ended = f"{result}"
                 if isinstance(result, MemberFailed):
-                    failures.append(MemberFailed(f"{folder}: {result}"))
+                    failures.append(MemberFailed(f"{folders[task.member - 1]}: {result}"))
                 else:
-                    _, state, steps, _, seconds, mean, _ = format_record(read_record(folder.path, output.log))
-                    ended = f"{state}, {steps} env steps, {seconds} s, mean return {mean}"
-                output.log(f"{folder}: {ended}")
+                    ended = f"{result.env_steps:,} env steps, mean return {format_number(result.mean_return)}"
+                output.log(f"{folders[task.member - 1]}: {ended}")
     finally:
         for folder in folders:
-            is_new = folder.path.exists() and folder.path.stat().st_ino != replaced.get(folder.path)
-            if is_new and folder.settle():
+            if folder.settle():
                 records.append({"run": folder.given_path.as_posix(), **read_record(folder.path, output.log)})
     if failures:
         raise failures[0]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RepeatedRuns:
-    """The runs of `--repeat`, for any process of this machine that trains one."""
+def _train_one_of_several(
+    options: argparse.Namespace, folder: RunFolder, settings: Settings, log: Log, pause_at: int
+) -> RunResult:
+    """Train a run to its end, in a process of its own; `log` writes to its file."""
+    from algorithm.cli.display import LineDisplay
 
-    options: argparse.Namespace
-    planned: Sequence[tuple[str, Settings]]
-    folders: tuple[Path, ...]
-
-    def run_task(self, task: LineageRow) -> LineageRow:
-        """Train the run with the number of a task; its output is written to its log file."""
-        from algorithm.cli.output import Output
-        from algorithm.runs.run_requests import create_run
-
-        name, settings = self.planned[task.member - 1]
-        with (
-            create_run(make_request(self.options), name, settings) as folder,
-            (folder.path / LOG_FILE).open("a", encoding="utf-8") as file,
-            redirect_stdout(file),
-        ):
-            _train_run(self.options, Output(as_json=False), folder, settings, [])
-        return task
+    settings = replace(settings, command_line_layers=make_request(options).layers)
+    result = _train_in_folder(options, folder, settings, LineDisplay(log), log)
+    report_result(log, options.env, folder, result)
+    return result
 
 
-def report_result(log: Callable[[str], None], environment: str, folder: RunFolder, result: RunResult) -> None:
+def _train_in_folder(
+    options: argparse.Namespace, folder: RunFolder, settings: Settings, display: Callback, log: Log
+) -> RunResult:
+    from algorithm.api import run_training
+    from algorithm.parts.env_folder import find_folder
+    from algorithm.runs.callbacks import TimeLimit
+
+    variant = (options.config or "default") if find_folder(options.env) and not options.resume else None
+    limits = [TimeLimit(options.seconds)] if options.seconds else []
+    return run_training(options.env, folder, settings, variant, [display, *limits], log)
+
+
+def report_result(log: Log, environment: str, folder: RunFolder, result: RunResult) -> None:
     """Log the result of a run that ended, its folder and the next commands; draw its curve."""
     counters = result.counters
     done = f"{counters.env_steps:,} env steps, {counters.episodes:,} episodes, {counters.seconds:.1f} s"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from algorithm.adapters.adapter import EnvironmentCrashed
 from algorithm.adapters.process_setup import prepare_worker
@@ -61,21 +61,10 @@ class MemberMessage:
     result: LineageRow | MemberFailed | UserError | None = None
 
 
-class Trainees(Protocol):
-    """The members of a population, or other runs that train side by side, for any process that trains one."""
-
-    @property
-    def folders(self) -> tuple[Path, ...]:
-        """The run folder of each."""
-
-    def run_task(self, task: LineageRow) -> LineageRow:
-        """Train a run until the end of a task, and return the row as it has ended."""
-
-
 class MemberService:
     """A process of the machine with the run folders, which trains one member after another."""
 
-    def __init__(self, members: Trainees, *numbers: int):
+    def __init__(self, members: Members, *numbers: int):
         self.members = members
 
     def open(self) -> None:
@@ -262,13 +251,15 @@ class MemberFleet:
     its new checkpoints and all other changes. Raises UserError if Ray is not installed, or there is no cluster.
     """
 
-    def __init__(self, members: Trainees, settings: Settings, log: Callable[[str], None]):
+    def __init__(self, members: Members, settings: Settings, log: Callable[[str], None]):
         config, cluster = settings.population, settings.cluster
         self.host = open_host(settings, (config.processes or 1) * config.cpus_per_member)
         is_local = self.host.shares_files
-        service: Callable[..., Any] = MemberService if is_local else RemoteMemberService
         spec = ServiceSpec(
-            kind="Member", make=partial(service, members), cpus=config.cpus_per_member, gpus=config.gpus_per_member
+            kind="Member",
+            make=partial(MemberService if is_local else RemoteMemberService, members),
+            cpus=config.cpus_per_member,
+            gpus=config.gpus_per_member,
         )
         self.supervisor = Supervisor(self.host, spec, name="process {} of the members".format)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

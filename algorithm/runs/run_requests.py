@@ -263,14 +263,11 @@ def complete_settings(request: RunRequest, log: Log) -> tuple[Layer, Settings]:
 def create_run(request: RunRequest, name: str, settings: Settings) -> Iterator[RunFolder]:
     """Make the folder of a new run and hold its lock within the block.
 
-    It receives the code of the environment's folder, or the code that a program has passed, so that the run can be
-    loaded and resumed. A block that ends before the run has learned leaves everything as it was; a run that replaces
-    another has learned once it has a checkpoint.
+    It receives the code that a program has passed, too, so that the run can be loaded and resumed. A block that ends
+    before the run has learned leaves everything as it was; a run that replaces another has learned once it has a
+    checkpoint.
     """
-    source = find_environment_folder(request.env) if request.has_folder else None
-    if request.replace and (old := RunFolder.find_replaceable(request.env, name)):
-        old.set_aside()
-    folder = RunFolder.create(request.env, source, name, settings.tree)
+    folder = make_run_folder(request, name, settings)
     try:
         with folder.lock:
             if request.make_env:
@@ -281,6 +278,14 @@ def create_run(request: RunRequest, name: str, settings: Settings) -> Iterator[R
             yield folder
     finally:
         folder.settle()
+
+
+def make_run_folder(request: RunRequest, name: str, settings: Settings) -> RunFolder:
+    """Make the folder of a new run, with the code of the environment's folder."""
+    source = find_environment_folder(request.env) if request.has_folder else None
+    if request.replace and (old := RunFolder.find_replaceable(request.env, name)):
+        old.set_aside()
+    return RunFolder.create(request.env, source, name, settings.tree)
 
 
 @contextmanager
