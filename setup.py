@@ -119,7 +119,11 @@ setup(
     ],
     python_requires=">=3.10",
     packages=find_packages(include=["algorithm", "algorithm.*"]),
-    package_data={"algorithm": ["py.typed"], "algorithm.tools.reports": ["templates/*"]},
+    package_data={
+        "algorithm": ["py.typed"],
+        "algorithm.parts": ["recipes.yaml"],
+        "algorithm.tools.reports": ["templates/*"],
+    },
     cmdclass={"build_py": BuildWithData},
     entry_points={"console_scripts": ["samara=algorithm.cli.main:run_process"]},
     install_requires=[

@@ -276,12 +276,12 @@ class SettingEntry:
     meaning: str
 
 
-def read_entries() -> list[SettingEntry]:
-    """Return all sections and settings in the order of default_config.yaml.
+def read_entries(path: Path = DEFAULTS_FILE) -> list[SettingEntry]:
+    """Return all sections and settings of default_config.yaml, or of another file, in their order.
 
     The settings that a section inherits come first in it, with its own defaults and meanings if it has any.
     """
-    text = DEFAULTS_FILE.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8")
     loader, lines = _Loader(text), text.splitlines()
 
     def iterate_entries(section: yaml.MappingNode, above: str = "") -> Iterator[SettingEntry]:

@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import floor, log10
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,17 @@ from algorithm.adapters.adapter import Adapter, EnvConfig, EnvironmentCrashed, S
 from algorithm.adapters.gym_ids import find_spec
 from algorithm.config.loader import Settings, is_auto, resolve
 from algorithm.config.registry import AGENTS, find_class, get_agent_section
-from algorithm.config.yaml_layers import Tree, find_value, format_value, iterate_paths, iterate_settings, merge, nest
+from algorithm.config.yaml_layers import (
+    Tree,
+    find_value,
+    format_value,
+    iterate_paths,
+    iterate_settings,
+    merge,
+    nest,
+    parse_yaml,
+    read_entries,
+)
 from algorithm.networks.default_network import has_images, is_table
 from algorithm.parts.make_env import check_supported, describe_missing_limit, find_episode_limit, make_env_config
 from algorithm.rollout import Step
@@ -52,34 +63,7 @@ MISSING_LIMIT = 1000  # limit of steps for episodes that may never end
 # setting that its meaning explains.
 Suggestion = tuple[str, Any, str]
 MakeEnv = str | Callable[..., Any] | None  # id or function that opens the environment; None: `base_config.env_name`
-# Settings of ACER by the kind of the task, each with its reason, or "" if its meaning explains it.
-FOR_VECTORS: Mapping[str, tuple[Any, str]] = {
-    "learning_rate": (0.002, "smaller than the default, which is for more environments"),
-    "learning_rate_schedule": ("linear", "a constant learning rate sometimes unlearns what was learned"),
-    "average_policy_decay": (0.995, "a slower average policy, since there are many updates"),
-    "trust_region_delta": (0.3, "smaller changes of the policy: with 1, policies that were good can be lost"),
-    "rollout_length": (40, "twice the default, so that rewards reach more steps at once"),
-    "sequence_length": (40, "as long as a rollout"),
-    "batch_size": (8, ""),
-    "replay_ratio": (16.0, "each env step is learned from 32 times on average"),
-}
-FOR_TABLES: Mapping[str, tuple[Any, str]] = {
-    **FOR_VECTORS,
-    "learning_rate": (0.02, "a table learns each of its rows separately, and so needs larger steps"),
-}
-FOR_IMAGES: Mapping[str, tuple[Any, str]] = {
-    "learning_rate": (0.001, "smaller than the default, since a step changes every place of an image")
-}
-FOR_CONTINUOUS: Mapping[str, tuple[Any, str]] = {  # the settings that suit continuous actions in `envs`
-    "learning_rate": (0.001, ""),
-    "std": ("learned", ""),
-    "std_init": (0.5, ""),
-    "std_min": (0.2, ""),
-    "average_policy_decay": (0.995, ""),
-    "importance_clip": (5.0, ""),
-    "batch_size": (32, ""),
-    "replay_ratio": (8.0, ""),
-}
+RECIPES = Path(__file__).with_name("recipes.yaml")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,12 +265,19 @@ def evaluate_without_goal(result: ProbeResult) -> Iterator[Suggestion]:
 
 
 def adapt_acer(result: ProbeResult) -> Iterator[Suggestion]:
-    """Suggest the settings of ACER for the kind of the task; for vectors, many updates with small changes each."""
-    values = FOR_CONTINUOUS if result.has_continuous else FOR_IMAGES
-    if not (result.has_continuous or result.has_images):
-        yield "base_config.n_envs", 4, "few environments: more updates for each env step"
-        values = FOR_TABLES if result.is_table else FOR_VECTORS
-    yield from ((key, value, reason) for key, (value, reason) in values.items())
+    """Suggest the settings of ACER for the kind of the task."""
+    vectors = "acer_tables" if result.is_table else "acer_vectors"
+    yield from read_recipe(
+        "acer_continuous" if result.has_continuous else "acer_images" if result.has_images else vectors
+    )
+
+
+def read_recipe(name: str) -> Iterator[Suggestion]:
+    """Yield the settings of a recipe, with their reasons."""
+    for entry in read_entries(RECIPES):
+        recipe, _, path = entry.path.partition(".")
+        if recipe == name and entry.default is not None:
+            yield path, parse_yaml(entry.default), entry.meaning
 
 
 def update_every_step(result: ProbeResult) -> Iterator[Suggestion]:
