@@ -69,7 +69,7 @@ CASES = {
     "ACER LunarLander": Case(env="gym/lunar_lander", obs=8, actions=ActionSpec(branches=(4,)), rows=(50, 8)),
     "PPO CartPole": Case(env="gym/cartpole", variant="ppo", obs=4, actions=ActionSpec(branches=(2,)), rows=(32, 8)),
     "PPO HalfCheetah": Case(env="mujoco/half_cheetah", variant="ppo", obs=17, actions=HALF_CHEETAH, rows=(32, 4)),
-    "SAC 2 x 256": Case(env="mujoco/half_cheetah", variant="sac", obs=17, actions=HALF_CHEETAH, rows=(1, 256)),
+    "SAC 2 x 256": Case(env="mujoco/half_cheetah", variant="sac_2018", obs=17, actions=HALF_CHEETAH, rows=(1, 256)),
     "flash_small": Case(env="mujoco/half_cheetah", variant="flash_small", obs=17, actions=HALF_CHEETAH, rows=(1, 256)),
 }
 
