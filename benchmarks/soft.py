@@ -203,7 +203,9 @@ def compare_cheetah(options: argparse.Namespace) -> None:
     samara, sb3 = [], []
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         changes = (f"base_config.max_step={options.steps}",)
-        samara += run_in_subprocesses(train_folder, [("mujoco/half_cheetah", seed, changes, options.episodes, "sac_2018")])
+        samara += run_in_subprocesses(
+            train_folder, [("mujoco/half_cheetah", seed, changes, options.episodes, "sac_2018")]
+        )
         sb3 += run_in_subprocesses(train_sb3_cheetah, [(seed, options.steps, options.episodes)])
         print(
             f"seed {seed}: Samara {samara[-1]['greedy']:.0f} in {samara[-1]['cpu_seconds']:.0f} s; "

@@ -3,7 +3,7 @@
 An nn.py defines `blueprint`, a Blueprint or a function that returns one. Its parts:
 
     encoders of observations     Vector, OneHot, Conv, NatureCnn, ImpalaResNet, FrameStack
-    hidden layers                Mlp, NoisyMlp, Residual, UnitSphere, Chain
+    hidden layers                Mlp, NoisyMlp, Residual, UnitSphere, Chain, make_layers
     memories                     Gru, Lstm, Attention
     augmentations                RandomShift
 
@@ -19,6 +19,7 @@ from algorithm.networks.actor_critic import (
     GreedyQPolicy,
     SeparateCritic,
 )
+from algorithm.networks.default_network import make_layers
 from algorithm.networks.encoders import (
     Conv,
     ImpalaResNet,
@@ -74,4 +75,5 @@ __all__ = [
     "Vector",
     "batch_statistics",
     "collect_noise",
+    "make_layers",
 ]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from glob import escape
 from math import prod
 
 from algorithm.networks.encoders import Conv, NatureCnn, Vector
-from algorithm.networks.layers import Mlp
-from algorithm.networks.modules import EncoderFactory
+from algorithm.networks.layers import Mlp, Residual
+from algorithm.networks.modules import EncoderFactory, LayersFactory
 from algorithm.networks.torso import Blueprint
 from algorithm.specs import ACTION_MASK, Role
 
@@ -56,22 +57,55 @@ def has_images(role: Role) -> bool:
     return bool(_choose_image_encoders(role))
 
 
-def make_default_blueprint(role: Role) -> Blueprint:
-    """Return a network that suits a role: normalized vectors, convolutions for images, two hidden layers.
+def make_default_blueprint(
+    role: Role, units: int | None = None, critic_units: int | None = None, kind: str = "plain"
+) -> Blueprint:
+    """Return a network that suits a role: normalized vectors, convolutions for images, hidden layers of a kind.
 
     Policy and critic have separate layers for continuous actions, otherwise they share their layers. For a single
     integer as observation and a single choice as action, the network is a table.
+
+    Args:
+        role: Observations and actions.
+        units: Units of a hidden layer; None: as many as suit the role.
+        critic_units: Those of the critic, if its layers are separate; None: as many.
+        kind: As for `make_layers`. Residual networks have batch norms, and need no normalized observations.
     """
     if is_table(role):
+        if units or critic_units or kind != "plain":
+            raise ValueError("a table has no hidden layers")
         return Blueprint({"*": Vector()})
-    layers = Mlp(*[_choose_units(role)] * 2)
+    units = units or _choose_units(role)
     encoders: dict[str, EncoderFactory] = {
         escape(name): encoder for name, (encoder, _) in _choose_image_encoders(role).items()
     }
-    encoders["*"] = Vector(normalize=True)
+    encoders["*"] = Vector(normalize=kind != "residual")
     if role.action_spec.continuous:
-        return Blueprint(encoders, policy=layers, critic=layers)
-    return Blueprint(encoders, body=layers)
+        return Blueprint(encoders, policy=make_layers(kind, units), critic=make_layers(kind, critic_units or units))
+    if critic_units:
+        raise ValueError("policy and critic share their layers, so that critic_units has no effect")
+    return Blueprint(encoders, body=make_layers(kind, units))
+
+
+def make_layers(kind: str, units: int) -> LayersFactory:
+    """Return hidden layers.
+
+    Args:
+        kind: plain: two layers; residual: two residual blocks with batch norms and unit weights (FlashSAC);
+            renormalized: two layers with batch renormalization (CrossQ).
+        units: Units of a layer.
+
+    Raises:
+        ValueError: Another kind.
+    """
+    makers: Mapping[str, Callable[[], LayersFactory]] = {
+        "plain": lambda: Mlp(units, units),
+        "residual": lambda: Residual(units, blocks=2, unit_weights=True),
+        "renormalized": lambda: Mlp(units, units, norm="batch_renorm"),
+    }
+    if kind not in makers:
+        raise ValueError(f"kind is {kind!r}; use one of: {', '.join(makers)}")
+    return makers[kind]()
 
 
 def make_nn_file(role: Role) -> str:

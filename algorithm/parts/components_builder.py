@@ -240,7 +240,13 @@ def make_agent(settings: Settings, folder: RunFolder, role: Role, rng: np.random
 
     Raises UserError if the network cannot be built or does not fit the role.
     """
-    blueprint = load_blueprint(folder.nn_from, settings.base.nn, settings.nn) or make_default_blueprint(role)
+    blueprint = load_blueprint(folder.nn_from, settings.base.nn, settings.nn)
+    if blueprint is None:
+        try:
+            blueprint = make_default_blueprint(role, **settings.nn)
+        except (TypeError, ValueError) as error:
+            reason = str(error).partition("() ")[2] or str(error)
+            raise UserError(f"nn_config does not fit the default network, without an nn.py: {reason}") from error
     agent_class: Any = find_class("algorithm", settings.base.algorithm)
     arguments: dict[str, Any] = {}
     if agent_class.supports_streams(settings.agent):

@@ -48,8 +48,6 @@ def load_blueprint(folder: Path, name: str, arguments: Mapping[str, Any]) -> Blu
     if not has_file(path):
         if name != NETWORK_FILE:
             raise UserError(f"base_config.nn: there is no {name} in {folder}")
-        if arguments:
-            raise UserError(f"nn_config: there is no nn.py in {folder} whose blueprint would take it")
         return None
     blueprint = getattr(import_file(path), "blueprint", None)
     if callable(blueprint):

@@ -351,6 +351,11 @@ def test_the_folder_of_these_tests_trains_without_a_fault(command):
     command("mine/task -n b --set acer_config.batch-size=1e1 base-config.max_step=40.0 --agents 1.0")
 
 
+def test_arguments_that_the_default_network_does_not_have_are_an_error_of_one_line(command):
+    line = "CartPole-v1 -n a --max_step 40 --set nn_config.unitz=8"
+    assert "nn_config does not fit the default network, without an nn.py: got an unexpected" in command.fail(line)
+
+
 EXISTING = [
     ("mine/task -n a", "run runs/mine/task/a exists already; --resume continues it, --force replaces it"),
     ("mine/task -n b --repeat 2", "run runs/mine/task/b-2 exists already"),

@@ -6,6 +6,7 @@ import torch
 
 from algorithm.config.loader import resolve
 from algorithm.config.registry import find_class
+from algorithm.networks import Mlp, Residual
 from algorithm.networks.default_network import make_default_blueprint, make_nn_file
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 
@@ -70,3 +71,34 @@ def test_measured_values_are_normalized_and_one_hots_are_not():
     values.observe(rows)
     assert values(rows).tolist() == [[-1, -1, -1], [1, 1, 1]]
     assert not hasattr(encoder(MANY).transform, "moments")
+
+
+CONTINUOUS = Role(1, {"obs": VECTOR}, ActionSpec(1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "layers"),
+    [
+        ("plain", Mlp(32, 32)),
+        ("residual", Residual(32, blocks=2, unit_weights=True)),
+        ("renormalized", Mlp(32, 32, norm="batch_renorm")),
+    ],
+)
+def test_the_hidden_layers_are_of_a_kind(kind, layers):
+    blueprint = make_default_blueprint(CONTINUOUS, units=16, critic_units=32, kind=kind)
+    assert str(blueprint.critic(3)) == str(layers(3)) and blueprint.policy(3).size == 16
+    assert blueprint.encoders["*"].normalize == (kind != "residual")
+    assert make_default_blueprint(CONTINUOUS, kind=kind).policy(3).size == 256
+
+
+@pytest.mark.parametrize(
+    ("role", "arguments", "message"),
+    [
+        (CONTINUOUS, {"kind": "round"}, "kind is 'round'; use one of: plain, residual, renormalized"),
+        (Role(1, {"obs": VECTOR}, ActionSpec(0, (2,))), {"critic_units": 8}, "so that critic_units has no effect"),
+        (Role(1, {"obs": ObsSpec((4,), n_values=(4,))}, ActionSpec(0, (2,))), {"units": 8}, "no hidden layers"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_errors(role, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        make_default_blueprint(role, **arguments)

@@ -1,24 +1,11 @@
 """17 positions, angles and velocities; separate layers for policy and critic."""
 
-from algorithm.networks import Blueprint, Mlp, Residual, Vector
+from algorithm.networks import Blueprint, Vector, make_layers
 
 
 def blueprint(
-    units: int = 128, normalize: bool = True, critic_units: int | None = None, kind: str = "plain"
+    units: int = 128, critic_units: int | None = None, kind: str = "plain", normalize: bool = True
 ) -> Blueprint:
-    """Return the network.
-
-    Args:
-        units: Units of the policy's layers.
-        normalize: Whether observations are normalized.
-        critic_units: Units of the critics' layers; None: as many as the policy's.
-        kind: plain: two hidden layers; residual: two residual blocks with batch norm and unit weights (FlashSAC);
-            renormalized: two hidden layers with batch renormalization (CrossQ).
-    """
-    makers = {
-        "plain": lambda size: Mlp(size, size),
-        "residual": lambda size: Residual(size, blocks=2, unit_weights=True),
-        "renormalized": lambda size: Mlp(size, size, norm="batch_renorm"),
-    }
-    policy, critic = (makers[kind](size) for size in (units, critic_units or units))
-    return Blueprint(encoders={"*": Vector(normalize=normalize)}, policy=policy, critic=critic)
+    """Return the network, whose layers are those of `make_layers`; the critics have as many units by default."""
+    encoders = {"*": Vector(normalize=normalize)}
+    return Blueprint(encoders, policy=make_layers(kind, units), critic=make_layers(kind, critic_units or units))
