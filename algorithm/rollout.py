@@ -36,7 +36,9 @@ class Step:
     # are finite, but the action is not executed and no counter counts it.
     is_bootstrap_row: np.ndarray
     reward: np.ndarray  # [n] float32
-    alive: np.ndarray  # [n] bool: False only after a termination
+    # [n] bool: False after a termination, or where an episode continues whose further rewards must not count: after the
+    # loss of a life in a game.
+    alive: np.ndarray
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return all arrays by name; the arrays of `obs` have the prefix `obs/`."""

@@ -19,7 +19,7 @@ from gymnasium.wrappers import AtariPreprocessing
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
 from algorithm.adapters.env_errors import convert_start_errors, require_env_name
-from algorithm.adapters.gym import GymAdapter
+from algorithm.adapters.gym import LOSS, GymAdapter
 from algorithm.adapters.gym_ids import find_id
 from algorithm.adapters.vector import (
     SEED_LIMIT,
@@ -42,7 +42,8 @@ def make_atari(config: EnvConfig) -> VectorEnv:
         config: Its name is for example `ALE/Pong-v5`, `Pong` or `pong`. Its `args` are the arguments of Gymnasium's
             AtariPreprocessing, `repeat_action_probability` and `full_action_space`, with the same meaning in every
             `vectorization_mode`: vector_entry_point (ALE's native vector environment, the default), sync, async and
-            envpool. Its wrappers wrap AtariPreprocessing, in sync and async only.
+            envpool. With `terminal_on_life_loss` a lost life is marked in the infos, and the game continues. Its
+            wrappers wrap AtariPreprocessing, in sync and async only.
 
     Raises:
         UnsupportedEnvironment, EnvironmentStartError: As `GymAdapter` raises them.
@@ -118,7 +119,10 @@ def _has_type_of(default: Any, value: Any) -> bool:
 def _make_preprocessed(spec: EnvSpec, settings: Mapping[str, Any], **env_args: Any) -> gymnasium.Env:
     ale_args = {key: settings[key] for key in ALE_ARGS}
     game = gymnasium.make(spec, frameskip=1, max_num_frames_per_episode=MAX_FRAMES, **ale_args, **env_args)
-    return AtariPreprocessing(game, **{key: value for key, value in settings.items() if key not in ALE_ARGS})
+    others = {key: value for key, value in settings.items() if key not in ALE_ARGS}
+    if others.pop("terminal_on_life_loss"):
+        return LifeLosses(AtariPreprocessing(game, **others))
+    return AtariPreprocessing(game, **others)
 
 
 def _make_native(spec: EnvSpec, n_envs: int, settings: dict, vector_kwargs: dict, limit: int | None) -> VectorEnv:
@@ -131,7 +135,6 @@ def _make_native(spec: EnvSpec, n_envs: int, settings: dict, vector_kwargs: dict
         frameskip=settings["frame_skip"],
         maxpool=settings["frame_skip"] > 1,
         grayscale=settings["grayscale_obs"],
-        episodic_life=settings["terminal_on_life_loss"],
         max_num_frames_per_episode=MAX_FRAMES,
         reward_clipping=False,
         **vector_kwargs,
@@ -140,10 +143,8 @@ def _make_native(spec: EnvSpec, n_envs: int, settings: dict, vector_kwargs: dict
 
 
 def _make_envpool(spec: EnvSpec, n_envs: int, settings: dict, vector_kwargs: dict, limit: int | None) -> VectorEnv:
-    if settings["terminal_on_life_loss"] or not settings["noop_max"]:
-        raise UnsupportedEnvironment(
-            "EnvPool supports neither noop_max 0 nor terminal_on_life_loss as the other modes do; use one of them"
-        )
+    if not settings["noop_max"]:
+        raise UnsupportedEnvironment("EnvPool does not support noop_max 0; use another vectorization_mode")
     pool_args = {
         **_make_shared_args(settings),
         "frame_skip": settings["frame_skip"],
@@ -165,6 +166,17 @@ NATIVE_MODE = "vector_entry_point"
 VECTOR_MAKERS = {NATIVE_MODE: _make_native, "envpool": _make_envpool}
 
 
+class LifeLosses(gymnasium.Wrapper):
+    """A wrapper of one game that marks the steps in which a life is lost and the game continues, in their infos."""
+
+    def step(self, action: Any) -> Any:
+        """Step the game."""
+        lives = self.unwrapped.ale.lives()  # type: ignore[attr-defined]
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        is_lost = info["lives"] < lives and not terminated
+        return obs, reward, terminated, truncated, {**info, LOSS: is_lost}
+
+
 class AtariFrames(VectorWrapper):
     """A wrapper of ALE's vector environment, or of EnvPool, that returns the steps of AtariPreprocessing.
 
@@ -178,7 +190,7 @@ class AtariFrames(VectorWrapper):
 
     def __init__(self, env: Any, settings: Mapping[str, Any], limit: int | None = None):
         super().__init__(env)
-        self.send, self._limit = env.send, limit
+        self.send, self._limit, self._marks_losses = env.send, limit, settings["terminal_on_life_loss"]
         self._is_scaled, self._is_color = settings["scale_obs"], not settings["grayscale_obs"]
         width, height = settings["screen_size"]
         shape = (height, width, 3) if self._is_color else (height, width)
@@ -191,12 +203,19 @@ class AtariFrames(VectorWrapper):
         self._steps = np.zeros(self.num_envs, np.int64)
         self._truncated = self._done = np.zeros(self.num_envs, bool)
         obs, info = self.env.reset(seed=None if seed is None else seed % (SEED_LIMIT - self.num_envs), options=options)
+        self._lives = np.array(info["lives"])
         return self._unstack(obs), info
 
     def recv(self) -> Any:
         """Wait until the step that `send` started has ended, and return what `step` returns."""
-        obs, *rest = self._limit_steps(self._limit, *self.env.recv()) if self._limit else self.env.recv()
-        return self._unstack(obs), *rest
+        obs, reward, terminated, *rest = (
+            self._limit_steps(self._limit, *self.env.recv()) if self._limit else self.env.recv()
+        )
+        if self._marks_losses:
+            *rest, info = rest
+            lives, self._lives = self._lives, np.array(info["lives"])
+            rest.append({**info, LOSS: (self._lives < lives) & ~terminated})
+        return self._unstack(obs), reward, terminated, *rest
 
     def _limit_steps(self, limit: int, obs: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> Any:
         """Return a step in which the episodes with `limit` steps are truncated.

@@ -22,6 +22,7 @@ Array = np.ndarray
 Info = Mapping[str, Any]
 
 LOG = logging.getLogger(__name__)
+LOSS = "life_lost"  # in infos: whether a step is to be learned from as a termination, though the episode continues
 
 
 class GymAdapter(Adapter):
@@ -141,7 +142,14 @@ class GymAdapter(Adapter):
     def _read_next_step(self, obs: Any, reward: Array, terminated: Array, truncated: Array, info: Info) -> Step:
         """Return the Step in mode NEXT_STEP, where the step after an episode's end ignores the action and resets."""
         first, self._ended = self._ended, terminated | truncated
-        step = self._make_step(obs, info, reward=reward, first=first, is_bootstrap_row=self._ended, alive=~terminated)
+        step = self._make_step(
+            obs,
+            info,
+            reward=reward,
+            first=first,
+            is_bootstrap_row=self._ended,
+            alive=self._find_alive(terminated, info),
+        )
         lost = self._record_errors(info)
         return step.take(~lost) if lost.any() else step
 
@@ -153,12 +161,14 @@ class GymAdapter(Adapter):
         if has_final.any():
             lanes, masks = np.flatnonzero(has_final).tolist(), self._list_masks(final_info)
             final = self._spaces([info["final_obs"][lane] for lane in lanes], [masks[lane] for lane in lanes])
-        step = self._make_step(obs, info, reward=reward, first=terminated | truncated, alive=~terminated)
+        alive = self._find_alive(terminated, info)
+        step = self._make_step(obs, info, reward=reward, first=terminated | truncated, alive=alive)
         return self._put_final_first(final, has_final, step)
 
     def _read_disabled(self, obs: Any, reward: Array, terminated: Array, truncated: Array, info: Info) -> Step:
         """Return the Step in mode DISABLED, where this method resets the lanes whose episode ended."""
-        step, ended = self._make_step(obs, info, reward=reward), terminated | truncated
+        alive, ended = self._find_alive(terminated, info), terminated | truncated
+        step = self._make_step(obs, info, reward=reward, alive=alive)
         if not ended.any():
             return step
         has_final = truncated & ~terminated & ~self._record_errors(info)
@@ -169,7 +179,7 @@ class GymAdapter(Adapter):
         next_obs = self._spaces(obs, self._list_masks(info))
         if ACTION_MASK in next_obs:  # the infos of a reset contain no masks of the lanes that were not reset
             next_obs[ACTION_MASK] = np.where(ended[:, None], next_obs[ACTION_MASK], step.obs[ACTION_MASK])
-        return self._put_final_first(final, has_final, replace(step, obs=next_obs, first=ended, alive=~terminated))
+        return self._put_final_first(final, has_final, replace(step, obs=next_obs, first=ended))
 
     def _put_final_first(self, final: Obs, has_final: Array, step: Step) -> Step:
         """Return the bootstrap rows of a tick if there are any, and `step`, which starts the next episodes, otherwise.
@@ -182,6 +192,10 @@ class GymAdapter(Adapter):
         self._pending_step = replace(step, reward=np.where(has_final, np.float32(0), step.reward))
         rows = replace(self._idle_step, reward=step.reward, is_bootstrap_row=has_final).take(has_final)
         return replace(rows, obs=final)
+
+    def _find_alive(self, terminated: Array, info: Info) -> Array:
+        """Return the lanes [lanes] bool whose further rewards count."""
+        return ~(terminated | info.get(LOSS, self._all_false))
 
     def _make_step(self, obs: Any, info: Info, **fields: Array) -> Step:
         """Return a Step of all lanes, in which no episode starts or ends unless `fields` differ."""

@@ -86,8 +86,8 @@ class RunningEpisodes:
         self.returns[lane] += step.reward
         finished = []
         n_bootstrap = np.count_nonzero(step.is_bootstrap_row)
-        if n_bootstrap or np.count_nonzero(step.first) or np.count_nonzero(step.alive) < len(step.lane):
-            is_over = step.first | step.is_bootstrap_row | ~step.alive
+        if n_bootstrap or np.count_nonzero(step.first):
+            is_over = step.first | step.is_bootstrap_row
             ended = step.lane[is_over & (self.lengths[lane] > 0)]
             finished = list(
                 zip(ended.tolist(), self.returns[ended].tolist(), self.lengths[ended].tolist(), strict=True)

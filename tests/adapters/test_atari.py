@@ -82,12 +82,17 @@ def test_the_native_mode_gives_the_frames_of_gymnasium():
             np.testing.assert_array_equal(native, sync, str(other))
 
 
-def test_a_lost_life_terminates_if_set():
-    for way in (NATIVE, SYNC):
-        _, _, final, alive, _ = play(atari(way, 1, terminal_on_life_loss=True, **PLAIN), 60, action=1)
-        ends = np.flatnonzero(final).tolist()
-        assert len(ends) == 2 and ends[0] < 40  # the first of five balls
-        assert np.flatnonzero(~np.array(alive)).tolist() == ends
+def test_a_lost_life_counts_as_a_termination_if_set_and_the_game_continues(how):
+    """A player of Breakout who only presses the fire button loses its five balls."""
+    ways = [{}, {"vector_kwargs": {"autoreset_mode": AutoresetMode.SAME_STEP}}] if how == SYNC else [{}]
+    for further in ways:
+        adapter = atari(how, 1, terminal_on_life_loss=True, **PLAIN, **further)
+        _, first, final, alive, _ = play(adapter, 140, action=1)
+        ends = np.flatnonzero(~np.array(alive)).tolist()
+        assert len(ends) == 5 and ends[0] < 40 and min(np.diff(ends)) > 10
+        starts = np.flatnonzero(first).tolist()
+        assert starts == [0, ends[-1] + (not further)]
+        assert np.flatnonzero(final).tolist() == ([] if further else ends[-1:])
 
 
 def test_rewards_are_not_clipped(how):

@@ -83,8 +83,7 @@ ARGUMENTS = [
     ({"screen_size": [84]}, r"env_args.screen_size is \[84\]; its default is 84"),
     ({MODE: "threads"}, "'threads' is not one of sync, async, vector_entry_point, envpool"),
     ({"vector_kwargs": {"autoreset_mode": "SameStep"}}, "autoreset_mode is for sync and async"),
-    ({**ENVPOOL, "noop_max": 0}, "EnvPool supports neither"),
-    ({**ENVPOOL, "terminal_on_life_loss": True}, "EnvPool supports neither"),
+    ({**ENVPOOL, "noop_max": 0}, "EnvPool does not support noop_max 0"),
 ]
 
 
