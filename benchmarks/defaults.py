@@ -1,10 +1,12 @@
-"""Compare the suggested settings with the default settings of Stable-Baselines3, without any tuning.
+"""Compare the suggested settings with Stable-Baselines3 and the settings of RL Baselines3 Zoo, without any tuning.
 
-Each run has the same number of env steps as its counterparts. Then the last weights play 100 greedy episodes, which
-start in the same states for all learners; in FrozenLake, whose best policies 100 episodes cannot distinguish, the
-expected return is computed from the model of the environment. Samara trains with the settings that `init` suggests,
-without a goal and without evaluations, so that the CPU seconds of all learners are those of training alone. Results are
-kept in a folder, one file for each run, so that the table can be made in several calls.
+The settings of the zoo are those of zoo.yaml. All runs have the same number of env steps; PPO completes its last
+rollout. Then the last weights play 100 greedy episodes, which start in the same states for all learners; in FrozenLake,
+whose best policies 100 episodes cannot distinguish, the expected return is computed from the model of the environment.
+The score is the distance from random actions, in units of the better learner of Stable-Baselines3. Samara trains with
+the settings that `init` suggests, without a goal and without evaluations, so that the CPU seconds of all learners are
+those of training alone. Results are kept in a folder, one file for each run, so that the table can be made in several
+calls.
 """
 
 from __future__ import annotations
@@ -29,6 +31,12 @@ import numpy as np
 
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
 
+import measure  # noqa: E402, F401  # sets the path of the repository, and imports what a run would import otherwise
+
+from algorithm.config.yaml_layers import read_yaml  # noqa: E402
+
+ZOO = Path(__file__).with_name("zoo.yaml")
+RANDOM = "random"  # the learner that does not learn
 EPISODES = 100  # of an evaluation
 FIRST_EPISODE = 1_000_000  # seed of the first episode of an evaluation
 DISCRETE, CONTINUOUS = ("PPO", "DQN"), ("PPO", "SAC")
@@ -45,9 +53,14 @@ class Task:
     module: str = "gymnasium"  # which registers the environment
     has_model: bool = False  # the expected return is computed from the model of the environment
 
+    @property
+    def name(self) -> str:
+        """The id without its version."""
+        return self.env_id.partition("-v")[0]
+
 
 TASKS = {
-    task.env_id.partition("-v")[0]: task
+    task.name: task
     for task in (
         Task("CartPole-v1", 40_000),
         Task("Acrobot-v1", 60_000),
@@ -67,8 +80,6 @@ TASKS = {
 
 def train_samara(task: Task, seed: int) -> dict[str, Any]:
     """Train with the suggested settings, and return the figures of the run."""
-    import measure  # noqa: F401  # sets the path of the repository and imports what a run would import otherwise
-
     from algorithm import load, train
     from algorithm.parts import run_folder
 
@@ -94,20 +105,50 @@ def train_samara(task: Task, seed: int) -> dict[str, Any]:
 
 
 def train_sb3(algorithm: str, task: Task, seed: int) -> dict[str, Any]:
-    """Train an algorithm of Stable-Baselines3 with its default settings, and return the figures of the run."""
+    """Train an algorithm of Stable-Baselines3 with its settings of the zoo, and return the figures of the run."""
     with contextlib.redirect_stderr(io.StringIO()):  # without the deprecation notice of gym, if that is installed
         sb3 = importlib.import_module("stable_baselines3")
-    env = make_env(task, for_sb3=True)
+    vector = importlib.import_module("stable_baselines3.common.vec_env")
+    settings = {"normalize": False, "n_envs": 1, **read_zoo(task).get(algorithm, {})}
+    is_normalized, n_envs = settings.pop("normalize"), settings.pop("n_envs")
     begin = time.process_time()
-    model = getattr(sb3, algorithm)("MlpPolicy", env, seed=seed, device="cpu")
+    env = vector.DummyVecEnv([lambda: make_env(task, for_sb3=True)] * n_envs)
+    env = vector.VecNormalize(env, gamma=settings.get("gamma", 0.99)) if is_normalized else env
+    model = getattr(sb3, algorithm)("MlpPolicy", env, seed=seed, device="cpu", **settings)
     model.learn(task.env_steps)
     figures = {"env_steps": model.num_timesteps, "cpu_seconds": time.process_time() - begin}
 
     def act(obs: Any, info: Mapping[str, Any]) -> Any:
-        action, _ = model.predict(np.asarray(obs), deterministic=True)
+        obs = env.normalize_obs(np.asarray(obs)) if is_normalized else np.asarray(obs)
+        action, _ = model.predict(obs, deterministic=True)
         return action if action.ndim else int(action)
 
-    return figures | {"greedy": evaluate(task, env, act)}
+    return figures | {"greedy": evaluate(task, make_env(task, for_sb3=True), act)}
+
+
+def read_zoo(task: Task) -> dict[str, dict[str, Any]]:
+    """Return the settings of each learner for a task, as Stable-Baselines3 takes them."""
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, str) and value.startswith("lin_"):
+            return lambda left: left * float(value[4:])
+        if isinstance(value, dict) and "activation_fn" in value:
+            return {**value, "activation_fn": getattr(importlib.import_module("torch.nn"), value["activation_fn"])}
+        return value
+
+    learners = read_yaml(ZOO).get(task.name, {})
+    return {learner: {key: convert(value) for key, value in own.items()} for learner, own in learners.items()}
+
+
+def play_randomly(task: Task, seed: int) -> dict[str, Any]:
+    """Return the return of random actions."""
+    env = make_env(task)
+    if task.has_model:
+        from frozen_lake import compute_success
+
+        return {"greedy": compute_success(np.full((16, 4), 0.25))}
+    env.action_space.seed(seed)
+    return {"greedy": evaluate(task, env, lambda obs, info: env.action_space.sample())}
 
 
 def evaluate(task: Task, env: Any, act: Callable[[Any, Any], Any], reset: Callable[[], object] = lambda: None) -> float:
@@ -145,6 +186,8 @@ def train(learner: str, task: Task, seed: int) -> dict[str, Any]:
     importlib.import_module("torch").set_num_threads(1)
     importlib.import_module(task.module)
     importlib.import_module("torch._dynamo")  # otherwise the first optimizer imports it
+    if learner == RANDOM:
+        return play_randomly(task, seed)
     return train_samara(task, seed) if learner == "Samara" else train_sb3(learner, task, seed)
 
 
@@ -153,7 +196,7 @@ def collect(folder: Path, names: list[str], learners: list[str], seeds: list[int
     for seed in seeds:
         for name in names:
             task = TASKS[name]
-            for learner in ("Samara", *task.peers):
+            for learner in ("Samara", *task.peers, RANDOM):
                 path = folder / f"{name}.{learner}.{seed}.json"
                 if learner not in learners or path.exists():
                     continue
@@ -166,21 +209,24 @@ def collect(folder: Path, names: list[str], learners: list[str], seeds: list[int
 
 
 def print_table(folder: Path, names: list[str], seeds: list[int]) -> None:
-    """Print a row for each environment: mean returns, CPU seconds, and those of the better default of SB3."""
+    """Print a row for each environment: mean returns, CPU seconds, and the scores in units of SB3's better learner."""
     print(f"Mean return of {EPISODES} greedy episodes with the last weights, mean over seeds, and CPU seconds.\n")
-    print("| environment | env steps | Samara | CPU s | SB3's better default | CPU s | return | CPU |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | --- | --- |")
+    print("| environment | env steps | Samara | CPU s | SB3's better learner | CPU s | random | score | CPU |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name in names:
-        results = {learner: read_results(folder, name, learner, seeds) for learner in ("Samara", *TASKS[name].peers)}
-        peers = {learner: runs for learner, runs in results.items() if runs and learner != "Samara"}
-        if not results["Samara"] or not peers:
+        learners = ("Samara", RANDOM, *TASKS[name].peers)
+        results = {learner: read_results(folder, name, learner, seeds) for learner in learners}
+        peers = {learner: results[learner] for learner in TASKS[name].peers if results[learner]}
+        if not (results["Samara"] and results[RANDOM] and peers):
             continue
         best = max(peers, key=lambda learner: average(peers[learner], "greedy"))
-        ours, theirs = results["Samara"], peers[best]
-        wins = ["yes" if passed else "no" for passed in compare(ours, theirs)]
+        ours, theirs, random = results["Samara"], peers[best], average(results[RANDOM], "greedy")
+        gain, distance = (average(runs, "greedy") - random for runs in (ours, theirs))
+        score = f"{gain / distance:.2f}" if distance > 0 else "above" if gain >= distance else "below"
+        cpu = average(ours, "cpu_seconds") / average(theirs, "cpu_seconds")
         cells = [name, f"{TASKS[name].env_steps:,}", *format_runs(ours)]
         first, *rest = format_runs(theirs)
-        print(f"| {' | '.join([*cells, f'{best}: {first}', *rest, *wins])} |")
+        print(f"| {' | '.join([*cells, f'{best}: {first}', *rest, f'{random:,.2f}', score, f'{cpu:.2f}'])} |")
 
 
 def read_results(folder: Path, name: str, learner: str, seeds: list[int]) -> list[dict[str, Any]]:
@@ -194,13 +240,6 @@ def average(runs: list[dict[str, Any]], figure: str) -> float:
     return statistics.fmean(run[figure] for run in runs)
 
 
-def compare(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> tuple[bool, bool]:
-    """Return whether the mean greedy return is at least as good, and whether the CPU seconds are at most as many."""
-    return average(ours, "greedy") >= average(theirs, "greedy"), average(ours, "cpu_seconds") <= average(
-        theirs, "cpu_seconds"
-    )
-
-
 def format_runs(runs: list[dict[str, Any]]) -> list[str]:
     """Return the cells of the mean return, with that of each run, and of the CPU seconds."""
     returns = ", ".join(f"{run['greedy']:,.2f}" for run in runs)
@@ -212,7 +251,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="folder of the results")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
-    everything = ["Samara", "PPO", "DQN", "SAC"]
+    everything = ["Samara", "PPO", "DQN", "SAC", RANDOM]
     parser.add_argument("--learners", nargs="*", default=everything, choices=everything)
     parser.add_argument("--seeds", nargs="+", type=int, default=[7000, 7001])
     options = parser.parse_args()
