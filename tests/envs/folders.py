@@ -14,7 +14,7 @@ from algorithm.parts.env_folder import PROJECT_ENVS
 # Folders that a user adds to envs/ are not tested.
 GROUPS = {
     "atari": "breakout pong",
-    "dm_control": "cartpole_swingup cheetah_run humanoid_walk",
+    "dm_control": "cartpole_swingup cheetah_run humanoid_walk walker_run",
     "exploration": "deep_sea noisy_tv",
     "gym": "acrobot cartpole frozen_lake lunar_lander lunar_lander_continuous mountain_car mountain_car_continuous "
     "pendulum",
