@@ -14,16 +14,16 @@ from algorithm.networks.torso import Blueprint
 from algorithm.specs import ACTION_MASK, Role
 
 TEMPLATE = '''\
-"""{observations}; two hidden layers{owner}."""
+"""{observations}; hidden layers{owner}."""
 
 from algorithm.networks import Blueprint, {names}
 
 
-def blueprint(units: int = {units}):
-    """Return the network; its arguments come from nn_config in config.yaml."""
+def blueprint(units: int = {units}, kind: str = "plain"):
+    """Return the network, with layers of a kind of `make_layers`; the arguments come from nn_config in config.yaml."""
     encoders = {{
-{encoders}        # Normalize measured values to mean 0 and standard deviation 1; Vector() passes values unchanged.
-        "*": Vector(normalize=True),
+{encoders}        # Normalize measured values to mean 0 and standard deviation 1; residual layers have batch norms.
+        "*": Vector(normalize=kind != "residual"),
     }}
     return Blueprint(encoders, {layers})
 '''
@@ -112,15 +112,16 @@ def make_nn_file(role: Role) -> str:
     """Return the text of an nn.py that makes the default network of a role."""
     if is_table(role):
         return TABLE_TEMPLATE
-    owner, layers = "", "body=Mlp(units, units)"
+    owner, layers = "", "body=make_layers(kind, units)"
     if role.action_spec.continuous:
-        owner, layers = " each for policy and critic", "policy=Mlp(units, units), critic=Mlp(units, units)"
+        owner = " each for policy and critic"
+        layers = "policy=make_layers(kind, units), critic=make_layers(kind, units)"
     texts = {escape(name): text for name, (_, text) in _choose_image_encoders(role).items()}
     used = {text.partition("(")[0] for text in texts.values()}
     return TEMPLATE.format(
         observations="Convolutions for images, vectors for other observations" if texts else "Observations as vectors",
         owner=owner,
-        names=", ".join(sorted({"Mlp", "Vector", *used})),
+        names=", ".join([*sorted({"Vector", *used}), "make_layers"]),
         units=_choose_units(role),
         encoders="".join(f"        {json.dumps(name)}: {text},\n" for name, text in texts.items()),
         layers=layers,

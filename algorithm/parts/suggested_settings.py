@@ -55,7 +55,7 @@ MAX_GAMMA = 0.999  # discount factor above which returns do not grow further, si
 RARE_REWARDS = 0.1  # fraction of rewards other than 0 below which their mean size means little
 EVALUATE_EVERY = "base_config.evaluate_every"
 EVALUATIONS = 20  # number of evaluations in a run without a goal, or with an explorer
-DECAYING_RATE = 0.001  # learning rates of SAC at the start of a run
+LATEST_START, MAX_CAPACITY = 5000, 1_000_000  # of SAC, in env steps
 REPETITION = 0.95  # highest probability of a repeated action: it lasts 20 steps on average
 MISSING_LIMIT = 1000  # limit of steps for episodes that may never end
 
@@ -143,6 +143,7 @@ class ProbeResult:
     given: Tree  # the settings that the user gives, and those that are needed to observe the environment
     roles: Mapping[str, Role]
     play: RandomPlay
+    has_network: bool = False  # whether the user gives a network
 
     @cached_property
     def settings(self) -> Settings:
@@ -280,24 +281,28 @@ def read_recipe(name: str) -> Iterator[Suggestion]:
             yield path, parse_yaml(entry.default), entry.meaning
 
 
-def update_every_step(result: ProbeResult) -> Iterator[Suggestion]:
-    """Suggest one environment for SAC if its actions are continuous, and one update for each env step."""
-    n_envs = result.settings.base.n_envs
+def adapt_sac(result: ProbeResult) -> Iterator[Suggestion]:
+    """Suggest one update for each env step; with continuous actions alone, learning rates that fall in the run.
+
+    Without a network or an explorer of the user, these are part of the recipe with residual networks.
+    """
+    settings, n_envs = result.settings, result.settings.base.n_envs
+    max_step, is_continuous = settings.base.max_step, not (result.has_discrete or result.has_images)
     if "n_envs" not in result.given["base_config"] and not result.has_discrete:
         n_envs = 1
         yield "base_config.n_envs", 1, "SAC learns after each step of one environment"
-    yield "replay_ratio", float(n_envs * result.settings.agent.rollout_length), "one update for each env step"
-
-
-def decay_learning_rates(result: ProbeResult) -> Iterator[Suggestion]:
-    """Suggest larger learning rates for SAC, which fall to 0 in the run, if all its actions are continuous."""
-    if result.settings.base.max_step is None or result.has_discrete:
+    yield "replay_ratio", float(n_envs * settings.agent.rollout_length), "one update for each env step"
+    if max_step is None or not is_continuous:
         return
-    reason = "larger than the default, for fast learning at first; it falls to 0"
-    for name in ("critic", "policy", *(["alpha"] if result.settings.agent.use_auto_alpha else [])):
-        yield f"learning_rate_{name}", DECAYING_RATE, reason
-    reason = "small steps at the end of the run, so that the last updates change the policy little"
-    yield "learning_rate_schedule", "linear", reason
+    is_plain = result.has_network or bool(result.given.get("explorer"))
+    for path, value, reason in read_recipe("sac_decaying" if is_plain else "sac_continuous"):
+        if settings.agent.use_auto_alpha or "alpha" not in path:
+            yield path, value, reason
+    if not is_plain:
+        yield "replay_config.capacity", min(max_step, MAX_CAPACITY), "all steps of the run, but at most a million"
+        for name in ("random_steps", "learning_starts"):
+            start = max(1, min(LATEST_START, max_step // 20))
+            yield name, start, f"a twentieth of max_step, but at most {LATEST_START:,}"
 
 
 def start_early(result: ProbeResult) -> Iterator[Suggestion]:
@@ -315,7 +320,7 @@ def _round(value: float, digits: int) -> float:
 # The rules for each algorithm, in their order.
 RULES: Mapping[str, Sequence[Callable[[ProbeResult], Iterator[Suggestion]]]] = {
     "ACER": (limit_episodes, adapt_acer, look_ahead, scale_rewards, weigh_entropy, explore),
-    "SAC": (limit_episodes, update_every_step, decay_learning_rates, start_early),
+    "SAC": (limit_episodes, start_early, adapt_sac),
     "REACTOR": (limit_episodes, look_ahead, start_early),
     "A2C": (limit_episodes, look_ahead, scale_rewards),
     "PPO": (limit_episodes, look_ahead, scale_rewards),
@@ -350,13 +355,14 @@ class SuggestedSettings:
             yield f"  {path}: {format_value(find_value(tree, path))}" + f"  ({reason})" * bool(reason)
 
 
-def suggest_settings(source: str, tree: Tree, make_env: MakeEnv = None) -> SuggestedSettings:
+def suggest_settings(source: str, tree: Tree, make_env: MakeEnv = None, has_network: bool = False) -> SuggestedSettings:
     """Open an environment, play random actions, and return settings for it.
 
     Args:
         source: the origin of the settings, for messages.
         tree: the given settings, which name the environment.
         make_env: what opens the environment.
+        has_network: whether the user gives a network.
     """
     roles, required = _open_environment(source, tree, make_env, {})
     given = merge(tree, required)
@@ -369,7 +375,8 @@ def suggest_settings(source: str, tree: Tree, make_env: MakeEnv = None) -> Sugge
         notes = [f"the settings consider only {play.steps} random actions, since the environment is slow"]
     is_id = not callable(make_env) and settings.base.env_type.upper() == "GYM"
     threshold = find_spec(settings.base.env_name or "").reward_threshold if is_id else None
-    suggested = add_suggestions(ProbeResult(given=given, roles=roles, play=play), threshold)
+    result = ProbeResult(given=given, roles=roles, play=play, has_network=has_network)
+    suggested = add_suggestions(result, threshold)
     return replace(suggested, required=merge(required, suggested.required), notes=notes)
 
 

@@ -28,7 +28,7 @@ from algorithm.parts.env_folder import (
 )
 from algorithm.parts.lock import check_links
 from algorithm.parts.run_folder import RunFolder, find_environment_folder, format_run_name, list_changes
-from algorithm.parts.user_code import load_environment, write_env_file, write_network_file
+from algorithm.parts.user_code import has_file, load_environment, write_env_file, write_network_file
 from algorithm.program import get_command
 
 if TYPE_CHECKING:
@@ -244,10 +244,12 @@ def complete_settings(request: RunRequest, log: Log) -> tuple[Layer, Settings]:
     if given.settings.report.video_every is not None:
         choose_offscreen_backends()  # which some libraries read when they are imported
     make_env: Any = request.make_env
+    has_network = request.blueprint is not None
     if request.has_folder:
-        make_env = load_environment(find_environment_folder(request.env), config.env_name)
+        folder = find_environment_folder(request.env)
+        make_env, has_network = load_environment(folder, config.env_name), has_file(folder / config.nn)
     try:
-        suggested = suggest_settings(request.env, given.tree, make_env)
+        suggested = suggest_settings(request.env, given.tree, make_env, has_network)
     except UnsupportedEnvironment as error:
         raise UserError(f"{'base_config' if request.has_folder else request.env}: {error}") from error
     log("settings that are not given, as suggested for this environment:")

@@ -23,10 +23,10 @@ BUTTON = ActionSpec(branches=(2,))
 SEVERAL = RandomPlay(rewards=np.array([5.0, -5.0]), episode_lengths=(1,), terminations=1)
 
 
-def suggest(obs=VECTOR, action=BUTTON, play=SEVERAL, given=None, env_name="CartPole-v1"):
+def suggest(obs=VECTOR, action=BUTTON, play=SEVERAL, given=None, env_name="CartPole-v1", has_network=False):
     base = {"env_type": "GYM", "env_name": env_name, **(given or {}).pop("base_config", {})}
-    result = ProbeResult(given={"base_config": base, **(given or {})}, roles={"agent": Role(1, obs, action)}, play=play)
-    return add_suggestions(result, None)
+    given, roles = {"base_config": base, **(given or {})}, {"agent": Role(1, obs, action)}
+    return add_suggestions(ProbeResult(given=given, roles=roles, play=play, has_network=has_network), None)
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,13 @@ def test_rewards_are_scaled_by_their_size_unless_they_are_rare(rewards, expected
 )
 def test_actions_are_repeated_where_random_ones_made_no_difference(action, terminations, rewards, repeats):
     play = RandomPlay(rewards=np.array(rewards), terminations=terminations)
-    assert ("explorer" in suggest(action=action, play=play).tree) == repeats
-    assert "explorer" not in suggest(action=action, play=replace(play, steps=200)).tree  # less than an episode
-    one_episode = replace(play, steps=200, episode_lengths=(90,))
-    assert ("explorer" in suggest(action=action, play=one_episode).tree) == repeats
+
+    def find(play):
+        return "action_repeat" in suggest(action=action, play=play).tree.get("explorer", {})
+
+    assert find(play) == repeats
+    assert not find(replace(play, steps=200))  # less than an episode
+    assert find(replace(play, steps=200, episode_lengths=(90,))) == repeats
     given = {"explorer": {"action_noise": [0, 0.1]}}
     assert "action_repeat" not in suggest(action=ActionSpec(branches=(2,)), play=play, given=given).tree["explorer"]
 
@@ -151,17 +154,37 @@ def test_a_short_run_starts_to_learn_early(algorithm, max_step, starts):
 @pytest.mark.parametrize(
     ("action", "given", "expected"),
     [
-        (ActionSpec(1), {}, {"critic", "policy", "alpha", "schedule"}),
-        (ActionSpec(1), {"sac_config": {"use_auto_alpha": False}}, {"critic", "policy", "schedule"}),
+        (ActionSpec(1), {}, {"critic", "policy", "alpha", "schedule", "final_fraction"}),
+        (ActionSpec(1), {"sac_config": {"use_auto_alpha": False}}, {"critic", "policy", "schedule", "final_fraction"}),
         (ActionSpec(1), {"base_config": {"max_step": None}}, set()),
         (ActionSpec(branches=(2,)), {"base_config": {"algorithm": "SAC"}}, set()),
     ],
 )
-def test_the_learning_rates_of_sac_fall_to_0_if_actions_are_continuous_and_the_run_ends(action, given, expected):
+def test_the_learning_rates_of_sac_fall_if_actions_are_continuous_and_the_run_ends(action, given, expected):
     tree = suggest(action=action, given=given).tree
     names = {name.removeprefix("learning_rate_") for name in tree["sac_config"] if name.startswith("learning_rate_")}
     assert names == expected
     resolve([("test", tree)])
+
+
+@pytest.mark.parametrize(("max_step", "start"), [(100_000, 5000), (15_000, 750), (10, 1)])
+def test_sac_learns_continuous_actions_with_residual_networks_and_keeps_every_step(max_step, start):
+    tree = suggest(action=ActionSpec(2), given={"base_config": {"max_step": max_step}}).tree
+    assert tree["nn_config"] == {"kind": "residual", "units": 64}
+    assert tree["explorer"] == {"noise_repeat": 16} and tree["sac_config"]["critic"] == "categorical"
+    assert tree["replay_config"]["capacity"] == max_step
+    assert tree["sac_config"]["random_steps"] == tree["sac_config"]["learning_starts"] == start
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"has_network": True}, {"given": {"explorer": {"action_noise": [0, 1]}}}, {"action": ActionSpec(1, (2,))}],
+)
+def test_a_network_or_an_explorer_of_the_user_is_kept(changes):
+    base = {"base_config": {"algorithm": "SAC"}}
+    tree = suggest(**{"action": ActionSpec(2), "given": base, **changes}).tree
+    assert "nn_config" not in tree and "noise_repeat" not in tree.get("explorer", {})
+    assert "critic" not in tree["sac_config"]
 
 
 def test_given_settings_are_kept_and_have_no_reason():
@@ -188,7 +211,7 @@ def test_known_environments(env_name, algorithm, scale, repeats):
     assert tree["goal"]["return"] == find_spec(env_name).reward_threshold
     assert tree["base_config"]["algorithm"] == algorithm
     assert tree[f"{algorithm.lower()}_config"].get("reward_scale") == scale
-    assert ("explorer" in tree) == repeats
+    assert ("action_repeat" in tree.get("explorer", {})) == repeats
 
 
 def play(name, seed=0, **args):
