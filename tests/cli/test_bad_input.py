@@ -143,7 +143,7 @@ base_config.env_wrappers=[3] | 3 is neither module:Wrapper nor
 base_config.env_wrappers=[{'a:B':3}] | is neither module:Wrapper nor
 base_config.ignore_observations=[mission] | a probe has only the observation obs
 replay_config.capacity=5 | replay_config.capacity
-nn_config.units=3 | nn_config:
+nn_config.unitz=3 | nn_config does not fit the default network
 acer_config.on_policy_updates=false acer_config.replay_ratio=0 | leaves nothing to learn from
 acer_config.estimator=tree_backup acer_config.critic=state_value | tree_backup needs action values
 base_config.algorithm=PPO ppo_config.clip_ratio_schedule=linear base_config.max_step=null | linear needs
