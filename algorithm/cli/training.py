@@ -142,18 +142,22 @@ def _train_side_by_side(
     from algorithm.runs.results import read_record
     from algorithm.runs.run_requests import make_run_folder
 
-    settings, failures = planned[0][1], []
+    settings, request = planned[0][1], make_request(options)
     check_several_processes(settings.base, "--jobs", "train one run after another")
+    if settings.base.is_on_cluster:
+        raise UserError("--jobs is for runs of one machine, not for runtime CLUSTER: train one run after another")
     settings = replace(settings, population=settings.population.model_copy(update={"processes": options.jobs}))
-    request = make_request(options)
-    folders = [make_run_folder(request, name, own) for name, own in planned]
-    paths = tuple(folder.path for folder in folders)
-    members = Members(folders=paths, tree=settings.tree, train=partial(_train_one_of_several, options))
     task = LineageRow(interval=1, member=1, parent=1, env_steps=0, settings={}, mean_return=None)
     tasks = [replace(task, member=number) for number in range(1, len(planned) + 1)]
     output.log(f"training {len(planned)} runs, {options.jobs} at a time, each with its output in its {LOG_FILE}")
     output.save_note = f" Checkpoints saved; resume each with: {get_command()} {options.env} -n NAME --resume"
+    folders: list[RunFolder] = []
+    failures = []
     try:
+        for name, own in planned:
+            folders.append(make_run_folder(request, name, own))
+        paths = tuple(folder.path for folder in folders)
+        members = Members(folders=paths, tree=settings.tree, train=partial(_train_one_of_several, options))
         with closing(MemberFleet(members, settings, output.log)) as fleet:
             for task, result in fleet.train(tasks):
                 ended = f"{result}"

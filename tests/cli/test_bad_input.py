@@ -101,6 +101,7 @@ mine/task --run --seconds 5 | --seconds goes with training and --resume, not wit
 mine/task --run --config x | --config goes with training, not with --run
 mine/task --resume --repeat 2 | --repeat goes with training
 mine/task --jobs 2 | --jobs is the number of runs of --repeat
+mine/task --repeat 2 --jobs 2 --set base_config.runtime=CLUSTER | --jobs is for runs of one machine
 mine/task --lr 1e-3 | unknown option --lr; use --set acer_config.learning_rate=...
 mine/tusk | did you mean mine/task?
 nowhere | no environment folder 'nowhere' with a config.yaml under ./envs; the folders are mine/task
