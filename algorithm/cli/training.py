@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # imports that take seconds
     from algorithm.config.loader import Settings
     from algorithm.parts.run_folder import RunFolder
     from algorithm.population.members import PopulationFolder
-    from algorithm.runs.callbacks import RunResult
+    from algorithm.runs.callbacks import Callback, RunResult
 
 LOG_FILE = "log.txt"  # of --logger-in-file, in the run folder
 Log = Callable[[str], None]
