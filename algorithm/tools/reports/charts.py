@@ -414,8 +414,8 @@ def format_tick(value: float) -> str:
     """Return a number of an axis as a short text: 0.05, 1.5k, 20M."""
     for unit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= unit:
-            return f"{value / unit:.6g}{suffix}".replace("-", "\N{MINUS SIGN}")
-    return f"{value:.6g}".replace("-", "\N{MINUS SIGN}")
+            return f"{value / unit:.6g}{suffix}"
+    return f"{value:.6g}"
 
 
 def thin(y: np.ndarray, max_points: int = MAX_POINTS) -> np.ndarray:

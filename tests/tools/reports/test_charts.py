@@ -71,7 +71,8 @@ def test_a_line_passes_through_its_points_in_proportion():
 
 def test_numbers_and_grid_of_the_axes_are_at_their_values():
     texts = read_texts(draw(line([-0.5, 0.5], x=[0, 30_000]), y_label="mean return"))
-    assert {"env steps", "mean return", "10k", "30k", "0", "\N{MINUS SIGN}0.4"} <= set(texts)
+    assert {"env steps", "mean return", "10k", "30k", "0", "-0.4"} <= set(texts)
+    assert "".join(texts).isascii()  # the font of pictures has no minus sign
     figure = draw_lines([line([0, 12], x=[0, 100])], y_range=(0.0, 12.0)).figure
     labels = {shape.text: shape for shape in figure.shapes if hasattr(shape, "text")}
     (left, top), (width, height) = figure.shapes[-1].place, figure.shapes[-1].size
@@ -190,7 +191,7 @@ def test_a_few_extreme_values_do_not_widen_the_range():
     low, high = find_robust_range([line(LEARNING, low=curve, high=LEARNING + 1e6)], None)
     assert -300 < low < 0 and 496 < high < 800
     texts = read_texts(draw(line(curve), y_range=(-250.0, 500.0)))
-    assert "\N{MINUS SIGN}100k" not in texts and "400" in texts
+    assert "-100k" not in texts and "400" in texts
 
 
 @pytest.mark.parametrize(
