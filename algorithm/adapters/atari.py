@@ -208,14 +208,14 @@ class AtariFrames(VectorWrapper):
 
     def recv(self) -> Any:
         """Wait until the step that `send` started has ended, and return what `step` returns."""
-        obs, reward, terminated, *rest = (
-            self._limit_steps(self._limit, *self.env.recv()) if self._limit else self.env.recv()
-        )
+        step = self.env.recv()
+        if self._limit:
+            step = self._limit_steps(self._limit, *step)
+        obs, reward, terminated, truncated, info = step
         if self._marks_losses:
-            *rest, info = rest
             lives, self._lives = self._lives, np.array(info["lives"])
-            rest.append({**info, LOSS: (self._lives < lives) & ~terminated})
-        return self._unstack(obs), reward, terminated, *rest
+            info = {**info, LOSS: (self._lives < lives) & ~terminated}
+        return self._unstack(obs), reward, terminated, truncated, info
 
     def _limit_steps(self, limit: int, obs: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> Any:
         """Return a step in which the episodes with `limit` steps are truncated.

@@ -160,12 +160,13 @@ def _train_side_by_side(
         members = Members(folders=paths, tree=settings.tree, train=partial(_train_one_of_several, options))
         with closing(MemberFleet(members, settings, output.log)) as fleet:
             for task, result in fleet.train(tasks):
-                ended = f"{result}"
+                folder = folders[task.member - 1]
                 if isinstance(result, MemberFailed):
-                    failures.append(MemberFailed(f"{folders[task.member - 1]}: {result}"))
+                    output.log(f"{folder}: {result}")
+                    failures.append(MemberFailed(f"{folder}: {result}"))
                 else:
-                    ended = f"{result.env_steps:,} env steps, mean return {format_number(result.mean_return)}"
-                output.log(f"{folders[task.member - 1]}: {ended}")
+                    mean = format_number(result.mean_return)
+                    output.log(f"{folder}: {result.env_steps:,} env steps, mean return {mean}")
     finally:
         for folder in folders:
             if folder.settle():
@@ -177,7 +178,7 @@ def _train_side_by_side(
 def _train_one_of_several(
     options: argparse.Namespace, folder: RunFolder, settings: Settings, log: Log, pause_at: int
 ) -> RunResult:
-    """Train a run to its end, in a process of its own; `log` writes to its file."""
+    """Train a run of `--jobs` to its end, within its own process; `log` writes to its log file."""
     from algorithm.cli.display import LineDisplay
 
     settings = replace(settings, command_line_layers=make_request(options).layers)

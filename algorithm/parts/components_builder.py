@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -243,10 +244,10 @@ def make_agent(settings: Settings, folder: RunFolder, role: Role, rng: np.random
     blueprint = load_blueprint(folder.nn_from, settings.base.nn, settings.nn)
     if blueprint is None:
         try:
+            inspect.signature(make_default_blueprint).bind(role, **settings.nn)
             blueprint = make_default_blueprint(role, **settings.nn)
         except (TypeError, ValueError) as error:
-            reason = str(error).partition("() ")[2] or str(error)
-            raise UserError(f"nn_config does not fit the default network, without an nn.py: {reason}") from error
+            raise UserError(f"nn_config does not fit the default network, without an nn.py: {error}") from error
     agent_class: Any = find_class("algorithm", settings.base.algorithm)
     arguments: dict[str, Any] = {}
     if agent_class.supports_streams(settings.agent):

@@ -267,10 +267,13 @@ def evaluate_without_goal(result: ProbeResult) -> Iterator[Suggestion]:
 
 def adapt_acer(result: ProbeResult) -> Iterator[Suggestion]:
     """Suggest the settings of ACER for the kind of the task."""
-    vectors = "acer_tables" if result.is_table else "acer_vectors"
-    yield from read_recipe(
-        "acer_continuous" if result.has_continuous else "acer_images" if result.has_images else vectors
-    )
+    if result.has_continuous:
+        kind = "continuous"
+    elif result.has_images:
+        kind = "images"
+    else:
+        kind = "tables" if result.is_table else "vectors"
+    yield from read_recipe(f"acer_{kind}")
 
 
 def read_recipe(name: str) -> Iterator[Suggestion]:
