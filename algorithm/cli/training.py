@@ -150,7 +150,6 @@ def _train_side_by_side(
     task = LineageRow(interval=1, member=1, parent=1, env_steps=0, settings={}, mean_return=None)
     tasks = [replace(task, member=number) for number in range(1, len(planned) + 1)]
     output.log(f"training {len(planned)} runs, {options.jobs} at a time, each with its output in its {LOG_FILE}")
-    output.save_note = f" Checkpoints saved; resume each with: {get_command()} {options.env} -n NAME --resume"
     folders: list[RunFolder] = []
     failures = []
     try:
@@ -171,6 +170,8 @@ def _train_side_by_side(
         for folder in folders:
             if folder.settle():
                 records.append({"run": folder.given_path.as_posix(), **read_record(folder.path, output.log)})
+        if records:
+            output.save_note = f" Checkpoints saved; resume each with: {get_command()} {options.env} -n NAME --resume"
     if failures:
         raise failures[0]
 
