@@ -158,6 +158,7 @@ class BaseConfig(Section, title="base_config"):
     env_groups: Count
     name: Annotated[str, FixedOnResume("the run folder has this name")]
     nn: Annotated[str, FixedOnResume("the saved networks were built from this file")]
+    initialize_from: Annotated[str | None, FixedOnResume("a run starts from other parameters once")]
     seed: Annotated[int, Range(at_least=0)]
     device: Annotated[str, BeforeValidator(normalize_device)]
     precision: Literal["float32", "bfloat16", "bfloat16_forced"]

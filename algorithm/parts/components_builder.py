@@ -14,18 +14,20 @@ import torch
 
 from algorithm.agents.agent import Agent, DataSchedule
 from algorithm.auxiliaries.auxiliary import Auxiliary
-from algorithm.checkpointing.checkpoint import Checkpoint
+from algorithm.checkpointing.checkpoint import Checkpoint, CheckpointError
 from algorithm.config.loader import Settings, check_teams
 from algorithm.config.registry import build_object, find_class
 from algorithm.config.sections import ReplayConfig
 from algorithm.errors import UserError
 from algorithm.exploration.explorer import Explorer
+from algorithm.networks import FlatParameters
 from algorithm.networks.default_network import make_default_blueprint
+from algorithm.networks.flat_parameters import State
 from algorithm.parts.network_record import record_network
 from algorithm.parts.provenance import measure_total_memory
 from algorithm.parts.run_folder import RunFolder
-from algorithm.parts.seeding import RunSeeds, draw_seed
-from algorithm.parts.torch_setup import choose_placement, describe_placement
+from algorithm.parts.seeding import PLAY, RunSeeds, draw_seed
+from algorithm.parts.torch_setup import choose_acting_device, choose_placement, describe_placement
 from algorithm.parts.user_code import explain_network_error, load_blueprint
 from algorithm.program import role_suffix
 from algorithm.replay import (
@@ -68,6 +70,7 @@ class ComponentsBuilder:
         log: receives lines for the user.
         sharing: what this process shares with others, whose builders are called for the same roles; None without them.
         seeds: the seeds; None for those of `base_config.seed`.
+        initialize: gives a role that is not in the checkpoint its first parameters, given its name, agent and learner.
     """
 
     def __init__(
@@ -78,10 +81,11 @@ class ComponentsBuilder:
         log: Callable[[str], None],
         sharing: Sharing | None = None,
         seeds: RunSeeds | None = None,
+        initialize: Callable[[str, Agent, Learner], None] | None = None,
     ):
         self.settings, self.folder, self.checkpoint, self.log = settings, folder, checkpoint, log
         self.sharing = sharing or Sharing(make_learner=Learner, is_main=True)
-        self.seeds = seeds or RunSeeds(settings.base.seed)
+        self.seeds, self.initialize = seeds or RunSeeds(settings.base.seed), initialize
         disk = folder.path if settings.replay.memory_map else None
         self.allocate = make_file_allocator(disk) if disk else IN_MEMORY
         self.budget = MemoryBudget(log, disk, self.sharing.workers if self.sharing.is_main else 1)
@@ -122,6 +126,8 @@ class ComponentsBuilder:
             record_network(self.folder.path, name, agent, placement)
         if checkpoint and sharing.is_main:
             checkpoint.restore_learner(name, learner)
+        elif self.initialize:
+            self.initialize(name, agent, learner)
         if checkpoint and sharing.has_environments:
             checkpoint.restore_experience(name, components)
         learner.synchronize()
@@ -259,6 +265,37 @@ def make_agent(settings: Settings, folder: RunFolder, role: Role, rng: np.random
         return agent
     except Exception as error:  # the code of a user's network may raise any error
         raise explain_network_error(folder.nn_from / settings.base.nn, error) from error
+
+
+def load_agent(settings: Settings, folder: RunFolder, checkpoint: Checkpoint, name: str, role: Role) -> Agent:
+    """Return the agent of a role, with the network in `folder` and the weights of a checkpoint, in evaluation mode.
+
+    Raises:
+        CheckpointError: the weights are damaged, or do not fit the network in `folder`.
+    """
+    return build_agent(settings, folder, name, role, checkpoint.weights(name), checkpoint.folder)
+
+
+def build_agent(settings: Settings, folder: RunFolder, name: str, role: Role, weights: State, source: Path) -> Agent:
+    """Return the agent of a role with weights of `source`, in evaluation mode.
+
+    Raises CheckpointError if they do not fit the network in `folder`.
+    """
+    settings = get_agent_settings(settings, name)
+    rng = np.random.default_rng(RunSeeds(settings.base.seed).make_sequence(PLAY))
+    agent = make_agent(settings, folder, role, rng)
+    parameters = FlatParameters(
+        {group: parameter_group.module for group, parameter_group in agent.groups.items()},
+        agent.target_networks,
+        agent.running_statistics(),
+        choose_acting_device(settings.base, agent, role),
+    )
+    try:
+        parameters.load(weights)
+    except ValueError as error:
+        raise CheckpointError(f"{source}: {error}") from error
+    agent.policy.eval()
+    return agent
 
 
 def make_auxiliaries(settings: Settings) -> dict[str, Auxiliary]:

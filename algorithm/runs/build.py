@@ -13,7 +13,7 @@ from algorithm.checkpointing.checkpoint import Checkpoint, Stateful
 from algorithm.checkpointing.store import BestCheckpoint, CheckpointStore, CheckpointWriter
 from algorithm.config.loader import Settings, check_effects, find_failure, list_unknown_roles
 from algorithm.config.registry import find_class
-from algorithm.config.sections import count_evaluation_episodes
+from algorithm.config.sections import BaseConfig, count_evaluation_episodes
 from algorithm.config.yaml_layers import format_yaml, iterate_settings
 from algorithm.errors import UserError, redact_logins, summarize_error
 from algorithm.parts import run_folder
@@ -23,6 +23,7 @@ from algorithm.parts.provenance import record_session
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.seeding import CONFIRMATION, EVALUATION, RunSeeds
 from algorithm.parts.torch_setup import configure_torch
+from algorithm.parts.warm_start import WarmStart
 from algorithm.processes.fleet import Fleet, list_learner_notes
 from algorithm.processes.services import forbid_new_role
 from algorithm.program import get_install_command, metric_suffix
@@ -74,7 +75,7 @@ def train(
     prepare_videos(settings, environments, limits.evaluates)
     configure_torch()
     seeds.seed_process()
-    store, checkpoint = _prepare_checkpoints(folder, base.keep_checkpoints, log)
+    store, checkpoint, warm_start = _prepare_start(folder, base, log)
     counters = checkpoint.counters if checkpoint else Counters()
     with ExitStack() as stack:
         parameters = EnvironmentParameters(settings.reset, lambda: counters.env_steps / (limits.max_step or inf))
@@ -82,7 +83,7 @@ def train(
         fleet.open(limits.evaluates)
         eval_adapter = stack.enter_context(closing(environments.defer_evaluation(parameters, settings.n_actors)))
         _log_notes(settings, environments, limits, checkpoint, log)
-        builder = ComponentsBuilder(settings, folder, checkpoint, log, fleet.sharing)
+        builder = ComponentsBuilder(settings, folder, checkpoint, log, fleet.sharing, initialize=warm_start)
         training = _build_components(fleet, builder, timer)
         history = History(training, counters)
         count_faults = stack.enter_context(record_faults(folder.path / "faults.log", log, counters))
@@ -147,12 +148,16 @@ def _make_limits(settings: Settings, pause_at: int | None) -> Limits:
     )
 
 
-def _prepare_checkpoints(folder: RunFolder, keep: int, log: Log) -> tuple[CheckpointStore, Checkpoint | None]:
-    """Return the checkpoints of a run, of which `keep` are kept, prepared for training; and the newest, if any."""
-    store = folder.checkpoints(keep)
+def _prepare_start(
+    folder: RunFolder, base: BaseConfig, log: Log
+) -> tuple[CheckpointStore, Checkpoint | None, WarmStart | None]:
+    """Return the checkpoints of a run, prepared for training; the newest, if any; otherwise its warm start, if any."""
+    store = folder.checkpoints(base.keep_checkpoints)
     checkpoint = store.latest(log)
+    is_warm = checkpoint is None and base.initialize_from is not None
+    warm_start = WarmStart(str(base.initialize_from), folder.path.parent, log) if is_warm else None
     store.prepare(checkpoint, log, not folder.has_teams)
-    return store, checkpoint
+    return store, checkpoint, warm_start
 
 
 def _build_components(fleet: Fleet, builder: ComponentsBuilder, timer: Timer) -> TrainingComponents:

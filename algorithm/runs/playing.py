@@ -16,13 +16,13 @@ from algorithm.agents.agent import Agent
 from algorithm.config.loader import Settings
 from algorithm.config.sections import count_evaluation_episodes
 from algorithm.errors import UserError
+from algorithm.parts.components_builder import load_agent
 from algorithm.parts.env_folder import VIDEO_FOLDER
 from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.seeding import EVALUATION, RunSeeds
 from algorithm.parts.torch_setup import configure_torch
 from algorithm.runs.callbacks import Callback
-from algorithm.runs.trained_agent import load_agent
 from algorithm.training.components import TrainingComponents
 from algorithm.training.evaluator import EvaluationResult, Evaluator, get_mode_name
 from algorithm.training.metrics import format_number

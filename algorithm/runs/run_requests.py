@@ -297,8 +297,8 @@ def resume_run(request: RunRequest, log: Log) -> Iterator[tuple[RunFolder, Setti
     `log` receives a line for each setting that changes. Raises UserError for a change that is not possible, and for a
     run in training.
     """
+    from algorithm.parts.components_builder import load_agent
     from algorithm.processes.cluster import check_actors_on_resume  # imports torch
-    from algorithm.runs.trained_agent import load_agent
 
     folder, settings = find_run(request, log)
     with folder.lock:

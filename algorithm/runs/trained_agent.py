@@ -10,15 +10,12 @@ import numpy as np
 
 from algorithm.adapters.wrappers import OBSERVATION_NAMES, PREVIOUS_REWARD, PreviousTracker, find_previous_kinds
 from algorithm.agents.agent import Agent
-from algorithm.checkpointing.checkpoint import Checkpoint, CheckpointError, preserve_process_state
+from algorithm.checkpointing.checkpoint import preserve_process_state
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError
-from algorithm.networks import FlatParameters
-from algorithm.networks.flat_parameters import State
-from algorithm.parts.components_builder import get_agent_settings, make_agent
+from algorithm.parts.components_builder import build_agent, load_agent
 from algorithm.parts.run_folder import RunFolder
-from algorithm.parts.seeding import PLAY, RunSeeds
-from algorithm.parts.torch_setup import choose_acting_device, configure_torch
+from algorithm.parts.torch_setup import configure_torch
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK, Role, split_observation
 from algorithm.training.components import TrainingComponents
@@ -62,7 +59,7 @@ def copy_agent(
     components = training.by_role[name]
     with preserve_process_state():
         weights = components.learner.parameters.state()
-        agent = _build_agent(settings, folder, name, components.role, weights, folder.path)
+        agent = build_agent(settings, folder, name, components.role, weights, folder.path)
     return TrainedAgent(agent, components.role, greedy)
 
 
@@ -173,31 +170,3 @@ def _select_first(actions: Any) -> Any:
     if isinstance(actions, dict):
         return {key: value[0] for key, value in actions.items()}
     return tuple(value[0] for value in actions) if isinstance(actions, tuple) else actions[0]
-
-
-def load_agent(settings: Settings, folder: RunFolder, checkpoint: Checkpoint, name: str, role: Role) -> Agent:
-    """Return the agent of a role, with the network in `folder` and the weights of a checkpoint, in evaluation mode.
-
-    Raises:
-        CheckpointError: the weights are damaged, or do not fit the network in `folder`.
-    """
-    return _build_agent(settings, folder, name, role, checkpoint.weights(name), checkpoint.folder)
-
-
-def _build_agent(settings: Settings, folder: RunFolder, name: str, role: Role, weights: State, source: Path) -> Agent:
-    """Return the agent of a role with weights of `source`, in evaluation mode."""
-    settings = get_agent_settings(settings, name)
-    rng = np.random.default_rng(RunSeeds(settings.base.seed).make_sequence(PLAY))
-    agent = make_agent(settings, folder, role, rng)
-    parameters = FlatParameters(
-        {group: parameter_group.module for group, parameter_group in agent.groups.items()},
-        agent.target_networks,
-        agent.running_statistics(),
-        choose_acting_device(settings.base, agent, role),
-    )
-    try:
-        parameters.load(weights)
-    except ValueError as error:
-        raise CheckpointError(f"{source}: {error}") from error
-    agent.policy.eval()
-    return agent

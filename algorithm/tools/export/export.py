@@ -20,10 +20,10 @@ from algorithm.config.loader import Settings, resolve
 from algorithm.config.registry import find_class
 from algorithm.errors import UserError, summarize_error
 from algorithm.networks.default_network import make_default_blueprint
+from algorithm.parts.components_builder import load_agent
 from algorithm.parts.run_folder import RunFolder
 from algorithm.program import DEFAULT_ROLE, get_install_command
 from algorithm.runs.callbacks import Callback
-from algorithm.runs.trained_agent import load_agent
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.tools.export.graph import OPSET, ExportModule, make_metadata, make_model
 from algorithm.tools.export.requirements import (

@@ -77,7 +77,7 @@ def _convert_device(name: str, configuration: Configuration) -> str:
 
 def _convert_run_id(run_id: str, configuration: Configuration) -> str:
     if not is_file_name(run_id) or "{" in run_id:
-        raise UnsupportedValue("it cannot be the name of a folder; set base_config.name")
+        raise UnsupportedValue("it cannot be the name of a folder")
     return run_id
 
 
@@ -126,7 +126,7 @@ class CheckpointSettings(Keys):
 
     run_id: Text = to("base_config.name", _convert_run_id)
     results_dir: Any = lost("runs are written to ./runs", ("results",))
-    initialize_from: Any = lost(NO_MODEL)
+    initialize_from: Text | None = to("base_config.initialize_from", _convert_run_id)
     load_model: Any = lost(AT_COMMAND_LINE.format("--resume"), (False,))
     resume: Any = lost(AT_COMMAND_LINE.format("--resume"), (False,))
     force: Any = lost(AT_COMMAND_LINE.format("--force"), (False,))
