@@ -25,6 +25,7 @@ PETTINGZOO = ["pettingzoo>=1.27", "pygame-ce>=2.3"]  # most of its own environme
 ENVPOOL = ["envpool>=1.2; python_version >= '3.11'"]
 # Its messages are rebuilt for today's protobuf. Version 1 needs an old numpy, and Python up to 3.10.12.
 UNITY = ["mlagents-envs>=0.28,<0.29", "grpcio>=1.66", "protobuf>=4.25"]
+MINARI = ["minari>=0.5", "h5py>=3.10"]  # datasets of demonstrations
 RAY = ["ray>=2.40"]  # without Ray's own extras
 # Files for Unity, and running them.
 ONNX = ["onnx>=1.16", "onnxruntime>=1.19"]
@@ -152,6 +153,7 @@ setup(
         "pybullet": PYBULLET,
         "pettingzoo": PETTINGZOO,
         "envpool": ENVPOOL,
+        "minari": MINARI,
         "onnx": ONNX,
         "tune": TUNE,
         "ray": RAY,
@@ -160,9 +162,9 @@ setup(
         "wandb": WANDB,
         "mlflow": MLFLOW,
         "trackio": TRACKIO,
-        "test": TEST + OPENED + ONNX + TUNE + RAY + VIDEO,
+        "test": TEST + OPENED + MINARI + ONNX + TUNE + RAY + VIDEO,
         "docs": DOCS,
-        "dev": TEST + OPENED + ONNX + TUNE + RAY + VIDEO + DEV + DOCS,
+        "dev": TEST + OPENED + MINARI + ONNX + TUNE + RAY + VIDEO + DEV + DOCS,
         "benchmark": BENCHMARK,
     },
 )

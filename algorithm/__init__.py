@@ -1,6 +1,7 @@
 """Samara: actor-critic agents with experience replay on any simulator.
 
-`train` trains an agent, `load` returns a trained one, `Callback` receives the events of a run.
+`train` trains an agent, `load` returns a trained one, `Callback` receives the events of a run,
+`read_demonstrations` returns the episodes of a recording.
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 __version__ = "0.2.0"
-__all__ = ["Callback", "RunResult", "TrainedAgent", "__version__", "load", "train"]
+__all__ = ["Callback", "RunResult", "TrainedAgent", "__version__", "load", "read_demonstrations", "train"]
 
 if TYPE_CHECKING:
     from algorithm.api import train
+    from algorithm.parts.demonstrations import read_demonstrations
     from algorithm.runs.callbacks import Callback, RunResult
     from algorithm.runs.trained_agent import TrainedAgent, load
 
@@ -21,6 +23,7 @@ _MODULES = {
     "RunResult": "algorithm.runs.callbacks",
     "TrainedAgent": "algorithm.runs.trained_agent",
     "load": "algorithm.runs.trained_agent",
+    "read_demonstrations": "algorithm.parts.demonstrations",
 }
 
 

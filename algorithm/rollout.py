@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+COLLECTED, DEMONSTRATED = -1, -2  # in `Rollout.index`: rows that are not from the replay
 TD_ERROR = "td_error"  # in `Rollout.records`: the absolute TD error of each row, 0 in rows that are not valid
 Array = Any  # numpy.ndarray, or torch.Tensor after the upload
 # The fields of a Rollout with a value for each row, the mappings of such arrays, and the fields with a value for each
@@ -106,7 +107,7 @@ class Rollout:
     lane: np.ndarray  # [B]
     continues_previous: np.ndarray  # [B] bool: row 0 follows the last row of the lane's previous rollout
     weight: Array  # [B] weight of each column in the loss
-    index: np.ndarray  # [B] position in the replay, -1 for a collected rollout
+    index: np.ndarray  # [B] position in the replay, or COLLECTED, or DEMONSTRATED
     version: np.ndarray  # [B] number of updates of the parameters that acted
     burn_in: int = 0  # first rows, which only update the memory, without gradient
     # {name of an auxiliary: [T, B]}: the rewards of `Agent.streams`, which are not part of `reward`. Burn-in rows have
@@ -164,16 +165,25 @@ class Rollout:
 
     @classmethod
     def join_columns(cls, rollouts: Sequence[Rollout]) -> Rollout:
-        """Return the columns of several collected rollouts of T rows as one rollout, in the given order."""
+        """Return the columns of several rollouts of T rows as one rollout, in the given order.
+
+        Records that only the first has are 0 in the others.
+        """
         if len(rollouts) == 1:
             return rollouts[0]
         axes = {**dict.fromkeys(ROW_FIELDS, 1), **dict.fromkeys(("memory", *COLUMN_FIELDS), 0)}
         joined: dict[str, Any] = {
             name: np.concatenate([getattr(part, name) for part in rollouts], axis) for name, axis in axes.items()
         }
-        return cls(
-            obs={name: np.concatenate([part.obs[name] for part in rollouts], 1) for name in rollouts[0].obs}, **joined
-        )
+        for mapping in ("obs", "records"):  # a part may have no records
+            parts = [getattr(part, mapping) for part in rollouts]
+            joined[mapping] = {
+                name: np.concatenate(
+                    [each.get(name, np.zeros_like(part.reward)) for each, part in zip(parts, rollouts, strict=True)], 1
+                )
+                for name in parts[0]
+            }
+        return cls(burn_in=rollouts[0].burn_in, **joined)
 
     def convert(self, convert_array: Callable[[Array], Array]) -> Rollout:
         """Return the same record with `convert_array` applied to every array that a loss reads."""

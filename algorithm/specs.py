@@ -119,6 +119,14 @@ class ActionPart:
             values = (values if dtype.kind == "f" else np.rint(values)).astype(dtype)
         return values.reshape(len(columns), *self.shape)
 
+    def from_env_units(self, values: Any) -> np.ndarray:
+        """Return its columns [n, size] of an action, given the environment's values [n, *shape]."""
+        dtype, low, high, start = self._conversion_arrays
+        if self.n_values:
+            return (np.asarray(values, dtype).reshape(-1, self.size) - start).astype(np.float32)
+        columns = np.asarray(values, np.float64).reshape(-1, self.size)
+        return np.clip(2 * (columns - low) / (high - low) - 1, -1, 1).astype(np.float32)
+
     @cached_property
     def _conversion_arrays(self) -> tuple[np.dtype, np.ndarray, np.ndarray, np.ndarray]:
         dtype = np.dtype(self.dtype)
@@ -181,6 +189,16 @@ class ActionSpec:
         if keys[0] is None:
             return values[0]
         return tuple(values) if isinstance(keys[0], int) else dict(zip(keys, values, strict=True))
+
+    def from_env_units(self, values: Any) -> np.ndarray:
+        """Return actions [n, size], given the environment's, batched as `to_env_units` returns them."""
+        if not self.parts:
+            return np.asarray(values, np.float32).reshape(-1, self.size)
+        columns: dict[str, list[np.ndarray]] = {"continuous": [], "branches": []}
+        for part in self.parts:
+            value = values if part.key is None else values[part.key]
+            columns["branches" if part.n_values else "continuous"].append(part.from_env_units(value))
+        return np.concatenate([*columns["continuous"], *columns["branches"]], -1)
 
     @cached_property
     def _part_columns(self) -> list[tuple[ActionPart, slice]]:

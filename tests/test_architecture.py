@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests"
 LAYERS = [
     {"specs", "rollout", "errors", "annotations", "program", "atomic_io", "records_io", "estimators"},
-    {"distributions", "returns", "losses"},
+    {"distributions", "returns", "losses", "demonstrations"},
     {"networks", "adapters", "replay", "tracking"},
     {"agents", "auxiliaries", "exploration"},
     {"training"},
@@ -204,9 +204,10 @@ def test_optional_libraries_are_imported_when_they_are_needed():
 # Unity may be named in its adapter, in the packages for its files, and in names of the registry and of settings.
 UNITY_PACKAGES = {("adapters", "unity"), ("tools", "export"), ("tools", "mlagents")}
 UNITY_NAMES = re.compile(
-    r"(base_config\.)?unity_args(\.\w+)?|UnityArgs|UNITY|algorithm\.adapters\.unity\.adapter:UnityAdapter"
+    r"(base_config\.)?unity_args(\.\w+)?|UnityArgs|UNITY"
+    r"|algorithm\.adapters\.unity\.(adapter:UnityAdapter|demonstration_files:read_file)"
 )
-HELP_TEXTS = {("cli", "parser.py"), ("cli", "commands.py")}
+HELP_TEXTS = {("cli", "parser.py"), ("cli", "commands.py"), ("demonstrations", "command.py")}
 
 
 def test_only_unity_packages_name_unity():

@@ -263,6 +263,24 @@ class Agent(ABC):
         """Return features [n, F] of observations {name: [n, ...]} with gradient, before the memory."""
         return self.policy.torso.encode(obs)
 
+    def compute_statistics(self, rollout: Rollout) -> Tensor:
+        """Return the statistics [T, B, S] of the policy at the rows after the burn-in, with gradient if it has any.
+
+        The memory is 0 before the first row of the burn-in, and rebuilt from there.
+        """
+        rows, columns, begin = len(rollout), rollout.reward.shape[1], rollout.burn_in
+        memory = rollout.memory.new_zeros(columns, self.state_size)
+        if not self.state_size:
+            obs = {name: value[begin:rows].flatten(0, 1) for name, value in rollout.obs.items()}
+            return self.policy(obs, memory.new_zeros((rows - begin) * columns, 0))[0].unflatten(0, (-1, columns))
+        by_row = []
+        for t in range(rows):
+            memory = memory.masked_fill(rollout.first[t].unsqueeze(-1), 0)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and t >= begin):
+                statistics, memory = self.policy({name: value[t] for name, value in rollout.obs.items()}, memory)
+            by_row.append(statistics)
+        return torch.stack(by_row[begin:])
+
     def evaluate_actions(self, features: Tensor, raw_action: Tensor) -> Tensor:
         """Return the values Q(x, a) of M critics [M, n] with gradient, for features [n, F] and actions [n, size].
 

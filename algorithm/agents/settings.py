@@ -80,7 +80,7 @@ class ActorCriticSettings(SingleGroupSettings):
     value_coef: Annotated[float, Range(at_least=0)]  # of the critic's error (Wang et al. 2017, Eq. 6)
     entropy_coef: Annotated[float, Range(at_least=0)]  # beta; in ACER outside of the projection
     gamma: Annotated[float, Range(at_least=0, at_most=1)]
-    reward_scale: Annotated[float | None, Range(above=0)]
+    reward_scale: Annotated[float | None, Range(at_least=0)]
     reward_clip: Annotated[float | None, Range(above=0)]
     reward_normalization: Literal["return_std"] | None
     std: Annotated[

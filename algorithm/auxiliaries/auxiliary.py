@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -98,6 +98,15 @@ class AuxiliaryInputs:
         return memory[:, memory.shape[-1] - frames :] if self.batch.burn_in == 0 else memory[:, :0]
 
 
+class SequenceSource(Protocol):
+    """A store of sequences."""
+
+    seed: int  # of draws that repeat after a resume
+
+    def sample(self, batch: int, number: int) -> Rollout:
+        """Return the `number`-th batch of sequences, the same for the same number."""
+
+
 class Auxiliary(ABC):
     """An auxiliary reward or loss, which may have a trainable module in a separate parameter group, `auxiliary/<name>`.
 
@@ -119,13 +128,18 @@ class Auxiliary(ABC):
     reward_weight: float = 1.0  # of the rewards, when they are added to those of the environment
     stream: RewardStream | None = None  # of the rewards, for agents with a value for each stream; None: always added
     has_record: bool = False  # whether `record` returns values
+    # The agent's parameter groups that `loss` trains, of an auxiliary without a module.
+    agent_groups: Set[str] = frozenset()
+    needs_demonstrations: bool = False  # whether the run must have demonstrations
+    # Set before `build` if the run has demonstrations of the role: returns them as sequences with this number of rows
+    # after the burn-in; None: as many as the agent learns from at once.
+    open_demonstrations: Callable[[int | None], SequenceSource] | None = None
+    pretraining_updates: int = 0  # updates with `pretraining_loss` before the first env step; known after `build`
     # For explorers: observations {name: [n, ...]}, k raw actions for each, [n, k, size] -> the novelty of each, [n, k].
     compute_novelty: Callable[[Mapping[str, np.ndarray], np.ndarray], np.ndarray] | None = None
 
     def __init__(self, settings: Any):
         self.settings = settings
-        self.learning_rate: float = settings.learning_rate
-        self.max_grad_norm: float = settings.max_grad_norm
         self.update_every: int = settings.update_every
         if isinstance(settings, StreamSettings):
             self.reward_weight = settings.strength
@@ -136,7 +150,7 @@ class Auxiliary(ABC):
 
     @abstractmethod
     def build(self, agent: Agent, role: Role) -> nn.Module | None:
-        """Return the trainable module and keep it for `reward` and `loss`; None: there is neither a module nor a loss.
+        """Return the trainable module and keep it for `reward` and `loss`; None: there is no module.
 
         Its buffers are running statistics, in float64. Those of the encoders of a `Torso` in it are updated from each
         collected rollout; `observe` updates all others.
@@ -158,7 +172,7 @@ class Auxiliary(ABC):
         return None
 
     def has_loss(self, update: int) -> bool:
-        """Return whether there is a loss in an update of the agent, if `build` returned a module."""
+        """Return whether there is a loss in an update of the agent, if there is a module or `agent_groups`."""
         return update % self.update_every == 0
 
     @abstractmethod
@@ -167,6 +181,10 @@ class Auxiliary(ABC):
 
         Called only if `has_loss`.
         """
+
+    def pretraining_loss(self, number: int, device: torch.device) -> Tensor:
+        """Return the loss of one of `pretraining_updates` updates, whose numbers start at 0."""
+        raise NotImplementedError(f"{type(self).__name__} has no pretraining")
 
     def observe(self, rollout: Rollout) -> None:
         """Update running statistics from a collected rollout. Called once for each."""

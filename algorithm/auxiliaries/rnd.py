@@ -24,7 +24,7 @@ from algorithm.networks.encoders import ConvEncoder, Normalizer, VectorEncoder
 from algorithm.networks.layers import make_orthogonal_linear
 from algorithm.networks.memories import FrameStackEncoder
 from algorithm.networks.modules import EncoderFactory
-from algorithm.rollout import Array, Rollout
+from algorithm.rollout import COLLECTED, Array, Rollout
 from algorithm.specs import ObsSpec, Role
 
 CLIP = 5.0  # standard deviations
@@ -141,7 +141,7 @@ class Rnd(Auxiliary):
     def reward(self, inputs: AuxiliaryInputs) -> Tensor | None:
         if not self.settings.strength:
             return None
-        rollout, is_replayed = inputs.rollout, bool((inputs.batch.index >= 0).all())
+        rollout, is_replayed = inputs.rollout, bool((inputs.batch.index != COLLECTED).all())
         error = None if is_replayed else self._collected_error
         if error is None:
             error = self._compute_error(*self._flatten_rows(rollout)).view_as(rollout.reward)

@@ -12,12 +12,18 @@ OWN_FEATURES = OnlyIf(memory="embeddings", features="own")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuxiliarySettings:
+class LossSettings:
     """The settings that all auxiliaries share; docs/auxiliaries.md has their meanings."""
+
+    update_every: Annotated[int, Range(at_least=1)] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuxiliarySettings(LossSettings):
+    """The settings of all auxiliaries with networks of their own; docs/auxiliaries.md has their meanings."""
 
     learning_rate: Annotated[float, Range(above=0)] = 3e-4
     max_grad_norm: Annotated[float, Range(above=0)] = 10.0
-    update_every: Annotated[int, Range(at_least=1)] = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +41,32 @@ class StreamSettings(AuxiliarySettings):
     def __post_init__(self) -> None:
         if self.gamma == 1 and self.crosses_episodes:
             raise ValueError("gamma 1 needs crosses_episodes: false, since returns that cross episodes have no end")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BehaviorCloningSettings(LossSettings):
+    """The settings of behavior cloning; docs/auxiliaries.md has their meanings."""
+
+    strength: Annotated[float, Range(at_least=0)] = 1.0  # weight of the loss in updates of the agent
+    schedule: Literal["constant", "linear"] = "constant"
+    end: Annotated[float, Range(above=0, at_most=1), OnlyIf(schedule="linear")] = 0.5
+    batch_size: Annotated[int, Range(at_least=1)] = 64
+    pretraining_updates: Annotated[int, Range(at_least=0)] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GailSettings(StreamSettings):
+    """The settings of GAIL; docs/auxiliaries.md has their meanings."""
+
+    strength: Annotated[float, Range(at_least=0)] = 1.0
+    crosses_episodes: bool = False
+    reward: Literal["logit", "positive"] = "logit"
+    input: Literal["observation", "observation_and_action"] = "observation_and_action"
+    gradient_penalty: Annotated[float, Range(at_least=0)] = 10.0
+    units: Annotated[int, Range(at_least=1)] = 128
+    batch_size: Annotated[int, Range(at_least=1)] = 64
+    policy_rows: Annotated[int, Range(at_least=1)] = 20_000  # kept rows of the policy
+    update_every: Annotated[int, Range(at_least=1)] = 1
 
 
 @dataclass(frozen=True, kw_only=True)

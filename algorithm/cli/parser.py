@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, NoReturn
 
@@ -45,6 +46,8 @@ COMMANDS: Mapping[str, str] = {
     "init": "algorithm.tools.init.command:InitCommand",
     "doctor": "algorithm.tools.doctor.command:DoctorCommand",
     "export": "algorithm.tools.export.command:ExportCommand",
+    "demonstrations": "algorithm.tools.demonstrations.command:DemonstrationsCommand",
+    "record": "algorithm.tools.demonstrations.command:RecordCommand",
     "import-mlagents": "algorithm.tools.mlagents.command:ImportCommand",
 }
 # Training and playing, which have no first word.
@@ -69,7 +72,7 @@ MODES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("config", "force", "repeat", "jobs", "population"), (TRAINING,)),
     **dict.fromkeys(("seconds", "max_step", "ray"), (TRAINING, RESUME)),
     "use_env_nn": (RESUME, RUN),
-    **dict.fromkeys(("ckpt", "video", "render", "disable_sample", "sample"), (RUN,)),
+    **dict.fromkeys(("ckpt", "record", "video", "render", "disable_sample", "sample"), (RUN,)),
 }
 FLAGS = {setting: spell(name) for name, setting in SETTINGS.items()}  # by the setting that they set
 
@@ -155,6 +158,9 @@ def make_parser() -> Parser:
         "--video",
         **FLAG,
         help="record the best, the median and the worst episode: mp4 and gif in the folder videos of the run",
+    )
+    group.add_argument(
+        "--record", type=Path, metavar="FILE", help="write the episodes to a new file.npz, as demonstrations"
     )
     actions.add_argument(
         "--disable-sample", **FLAG, help="play greedily (the most probable action) instead of as in evaluation"

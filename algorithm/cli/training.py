@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from math import isnan
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from algorithm.cli.commands import Command, make_request
@@ -288,6 +289,15 @@ def _report_population(output: Output, env: str, folder: PopulationFolder) -> No
     output.log(f"play best: {get_command()} {env} -n {run.path.name} --run")
 
 
+def check_recording(path: Path) -> None:
+    """Raise UserError if a recording cannot be written to a path, before anything is played."""
+    from algorithm.demonstrations import SUFFIX
+
+    if path.suffix != SUFFIX or path.exists() or not path.parent.is_dir():
+        problem = "exists already" if path.exists() else "is not a new file"
+        raise UserError(f"--record {path}: it {problem}; give the name of a new file that ends with {SUFFIX}")
+
+
 class PlayCommand(Command):
     """`--run`: play the episodes of an evaluation with a trained run."""
 
@@ -297,6 +307,8 @@ class PlayCommand(Command):
         """Raise UserError for a run that does not exist, and for settings that cannot be used with it."""
         from algorithm.runs.run_requests import check_existing_run
 
+        if options.record:
+            check_recording(options.record)
         check_existing_run(make_request(options), output.log)
 
     def run(self, options: argparse.Namespace, output: Output) -> None:
@@ -320,7 +332,7 @@ class PlayCommand(Command):
         greedy = options.disable_sample or (settings.base.evaluate_greedy and not options.sample)
         played = (settings, folder, episodes, greedy, options.render, options.ckpt, n_envs, output.log)
         with display_playing(output.console, output.log) as show:
-            evaluation = play(*played, video=options.video, show=show)
+            evaluation = play(*played, video=options.video, show=show, record=options.record)
         for role, result in evaluation.items():
             std, length = format_number(result.std), format_number(result.length)
             output.log(f"{folder}{role_suffix(role)}: {result}; std {std}, mean length {length}")

@@ -19,6 +19,7 @@ from algorithm.config.sections import (
     SECTIONS,
     BaseConfig,
     ClusterConfig,
+    DemonstrationConfig,
     Goal,
     Parameter,
     PopulationConfig,
@@ -74,6 +75,7 @@ class Settings:
     tune: Tune
     population: PopulationConfig
     report: ReportConfig
+    demonstration: DemonstrationConfig
     agent: Any  # the settings dataclass of the algorithm
     nn: Annotated[Mapping[str, Any], FixedOnResume("the saved networks have this shape")]
     auxiliaries: Mapping[str, Any]  # the settings of each auxiliary, a record of its class, by name

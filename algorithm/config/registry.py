@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from algorithm.agents.settings import AgentSettings
-from algorithm.auxiliaries.settings import AuxiliarySettings
+from algorithm.auxiliaries.settings import LossSettings
 from algorithm.config.yaml_layers import load_inherited_defaults
 from algorithm.errors import UserError
 
@@ -34,6 +34,8 @@ AUXILIARIES = {
     "prediction": "algorithm.auxiliaries.prediction:Prediction",
     "episodic": "algorithm.auxiliaries.episodic:Episodic",
     "rnd": "algorithm.auxiliaries.rnd:Rnd",
+    "behavior_cloning": "algorithm.auxiliaries.cloning:BehaviorCloning",
+    "gail": "algorithm.auxiliaries.gail:Gail",
     "atc": "algorithm.auxiliaries.siamese:AugmentedTemporalContrast",
     "byol": "algorithm.auxiliaries.siamese:BootstrapYourOwnLatent",
 }
@@ -60,6 +62,10 @@ TABLES: dict[str, dict[str, str]] = {
         "noise_repeat": "algorithm.exploration.explorers:NoiseRepeat",
         "novel_action": "algorithm.exploration.explorers:NovelAction",
     },
+    "demonstrations": {
+        "minari": "algorithm.adapters.env_episodes:read_dataset",
+        "demo": "algorithm.adapters.unity.demonstration_files:read_file",
+    },
     "tracker": {
         "wandb": "algorithm.tracking.trackers:WandbTracker",
         "mlflow": "algorithm.tracking.trackers:MlflowTracker",
@@ -67,7 +73,7 @@ TABLES: dict[str, dict[str, str]] = {
     },
 }
 # The base classes of settings, by table; their modules, which do not import torch, have XSettings for a class X above.
-SETTINGS: Mapping[str, type] = {"algorithm": AgentSettings, "auxiliaries": AuxiliarySettings}
+SETTINGS: Mapping[str, type] = {"algorithm": AgentSettings, "auxiliaries": LossSettings}
 
 
 def find_class(kind: str, name: str) -> Any:

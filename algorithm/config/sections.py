@@ -310,6 +310,19 @@ class PopulationConfig(Section, title="population_config"):
         return self
 
 
+class DemonstrationConfig(Section, title="demonstration_config"):
+    """The section `demonstration_config`."""
+
+    sources: list[str]
+    batch_share: Annotated[float | None, Range(at_least=0, below=1)]
+
+    @model_validator(mode="after")
+    def _check_together(self) -> DemonstrationConfig:
+        if self.batch_share != 0 and not self.sources:
+            raise ValueError("batch_share needs sources")
+        return self
+
+
 class TrackerConfig(Section, title="tracker_config"):
     """The section `tracker_config`."""
 
@@ -336,7 +349,17 @@ class Tune(Section, title="tune"):
 
 SECTIONS: Mapping[str, type[Section]] = {
     str(section.model_config["title"]): section
-    for section in (BaseConfig, ClusterConfig, TrackerConfig, ReplayConfig, Goal, Tune, PopulationConfig, ReportConfig)
+    for section in (
+        BaseConfig,
+        ClusterConfig,
+        TrackerConfig,
+        ReplayConfig,
+        Goal,
+        Tune,
+        PopulationConfig,
+        ReportConfig,
+        DemonstrationConfig,
+    )
 }
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from algorithm.distributions.distribution import (
     MASKED_LOGIT,
+    OTHER_ACTION,
     ClosedFormDistribution,
     DistributionFamily,
     ExportedAction,
@@ -195,6 +196,10 @@ class CategoricalFamily(DistributionFamily[Categorical]):
             mixture = np.logaddexp(np.log1p(-level) + log_probs, np.log(level) + uniform)
         return np.where(is_allowed, mixture, MASKED_LOGIT).astype(np.float32)
 
+    def concentrate(self, statistics: Float[Tensor, "*B A"], sample: Float[Tensor, "*B 1"]) -> Float[Tensor, "*B A"]:
+        logits = statistics.clamp(max=MASKED_LOGIT).where(statistics < MASKED_LOGIT / 2, math.log(OTHER_ACTION))
+        return logits.scatter(-1, sample.long(), 0.0).log_softmax(-1)
+
     def with_repetition(self, statistics: np.ndarray, sample: np.ndarray, level: np.ndarray) -> np.ndarray:
         rows, action = np.arange(len(statistics)), sample[:, 0].astype(np.int64)
         is_allowed = statistics > MASKED_LOGIT / 2
@@ -257,6 +262,9 @@ class FlattenedFamily(CategoricalFamily):
 
     def mode(self, statistics: np.ndarray) -> np.ndarray:
         return self.combinations[statistics.argmax(-1)]
+
+    def concentrate(self, statistics: Float[Tensor, "*B K"], sample: Float[Tensor, "*B size"]) -> Float[Tensor, "*B K"]:
+        return super().concentrate(statistics, find_combination(sample, self.branches).to(sample))
 
     def with_repetition(self, statistics: np.ndarray, sample: np.ndarray, level: np.ndarray) -> np.ndarray:
         combination = np.ravel_multi_index(tuple(sample.T.astype(np.int64)), self.branches)

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+OTHER_ACTION = 1e-4  # of the player of a demonstration, see `DistributionFamily.concentrate`
 MASKED_LOGIT = -1e9  # the logit of a forbidden action; its probability is exactly 0, and no result is infinite
 
 DistributionT = TypeVar("DistributionT", bound="Distribution")
@@ -148,6 +149,10 @@ class DistributionFamily(ABC, Generic[DistributionT_co]):
     def to_action(self, sample: np.ndarray) -> np.ndarray:
         """Return the executed actions of samples [n, size]: continuous dimensions in [-1, 1], indices unchanged."""
 
+    def from_action(self, action: np.ndarray) -> np.ndarray:
+        """Return samples [n, size] whose executed actions are `action`; those of a tanh are finite at its bounds."""
+        return action
+
     @abstractmethod
     def with_noise(self, statistics: np.ndarray, level: np.ndarray) -> np.ndarray:
         """Return the statistics [n, S] of the policy with exploration noise.
@@ -158,6 +163,14 @@ class DistributionFamily(ABC, Generic[DistributionT_co]):
         Args:
             statistics: [n, S].
             level: Noise of each row [n].
+        """
+
+    @abstractmethod
+    def concentrate(self, statistics: Float[Tensor, "*B S"], sample: Float[Tensor, "*B size"]) -> Float[Tensor, "*B S"]:
+        """Return the statistics of a player that selects `sample`, as far as its behavior is known.
+
+        It takes any other allowed action of a branch with probability `OTHER_ACTION`; its means are those of the
+        sample, its standard deviations those of `statistics`.
         """
 
     def with_repetition(self, statistics: np.ndarray, sample: np.ndarray, level: np.ndarray) -> np.ndarray:

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from algorithm.distributions.distribution import ClosedFormDistribution, DistributionFamily, ExportedAction, Selection
 
+MAX_TANH = 0.999  # the largest executed action that `from_action` inverts exactly; its sample is 3.8
+
 
 class Gaussian(ClosedFormDistribution):
     """N(mean, std^2) in each of d dimensions; the statistics are d means, then d logarithms of std [..., 2 d]."""
@@ -110,6 +112,9 @@ class GaussianFamily(DistributionFamily[Gaussian]):
         mean, log_std = np.split(statistics, 2, -1)
         return np.concatenate((mean, np.log(np.hypot(np.exp(log_std), level[:, None]))), -1, dtype=np.float32)
 
+    def concentrate(self, statistics: Float[Tensor, "*B S"], sample: Float[Tensor, "*B d"]) -> Float[Tensor, "*B S"]:
+        return torch.cat((sample, statistics[..., self.size :]), -1)
+
     def encode(self, sample: Float[Tensor, "*B d"]) -> Float[Tensor, "*B d"]:
         return self.bound_actions(sample)
 
@@ -143,3 +148,6 @@ class TanhGaussianFamily(GaussianFamily):
 
     def to_action(self, sample: np.ndarray) -> np.ndarray:
         return np.tanh(sample)
+
+    def from_action(self, action: np.ndarray) -> np.ndarray:
+        return np.arctanh(np.clip(action, -MAX_TANH, MAX_TANH))

@@ -120,10 +120,17 @@ class JointFamily(DistributionFamily[JointDistribution]):
     def to_action(self, sample: np.ndarray) -> np.ndarray:
         return self._map_families(sample, self.sample_sizes, lambda family, piece: family.to_action(piece))
 
+    def from_action(self, action: np.ndarray) -> np.ndarray:
+        return self._map_families(action, self.sample_sizes, lambda family, piece: family.from_action(piece))
+
     def with_noise(self, statistics: np.ndarray, level: np.ndarray) -> np.ndarray:
         return self._map_families(
             statistics, self.statistics_sizes, lambda family, piece: family.with_noise(piece, level)
         )
+
+    def concentrate(self, statistics: Float[Tensor, "*B S"], sample: Float[Tensor, "*B size"]) -> Float[Tensor, "*B S"]:
+        pieces = statistics.split(self.statistics_sizes, -1), sample.split(self.sample_sizes, -1)
+        return torch.cat([family.concentrate(*pair) for family, *pair in zip(self.families, *pieces, strict=True)], -1)
 
     def with_repetition(self, statistics: np.ndarray, sample: np.ndarray, level: np.ndarray) -> np.ndarray:
         actions = iter(np.split(sample, list(accumulate(self.sample_sizes[:-1])), -1))
@@ -356,6 +363,9 @@ class HybridFamily(DistributionFamily[HybridDistribution]):
     def to_action(self, sample: np.ndarray) -> np.ndarray:
         return self.joint_family.to_action(sample)
 
+    def from_action(self, action: np.ndarray) -> np.ndarray:
+        return self.joint_family.from_action(action)
+
     def with_noise(self, statistics: np.ndarray, level: np.ndarray) -> np.ndarray:
         parts = [statistics[:, : 2 * self.n_means], statistics[:, 2 * self.n_means :]]
         if self.continuous_family:
@@ -363,6 +373,14 @@ class HybridFamily(DistributionFamily[HybridDistribution]):
         if self.branch_family:
             parts[1] = self.branch_family.with_noise(parts[1], level)
         return np.concatenate(parts, -1)
+
+    def concentrate(self, statistics: Float[Tensor, "*B S"], sample: Float[Tensor, "*B size"]) -> Float[Tensor, "*B S"]:
+        means, log_stds, logits = statistics.split([self.n_means, self.n_means, sum(self.branches)], -1)
+        continuous, indices = sample.split([self.n_continuous, len(self.branches)], -1)
+        if self.branch_family:
+            logits = self.branch_family.concentrate(logits, indices)
+        repeats = [1] * (sample.dim() - 1) + [self.n_combinations]
+        return torch.cat((continuous.repeat(repeats), log_stds, logits), -1)
 
     def with_repetition(self, statistics: np.ndarray, sample: np.ndarray, level: np.ndarray) -> np.ndarray:
         return self.joint_family.with_repetition(statistics, sample, level)

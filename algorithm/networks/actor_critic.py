@@ -419,6 +419,8 @@ class GreedyQPolicy(CombinationPolicy):
         epsilon: Probability of a random action, from 0 to 1.
     """
 
+    is_differentiable = False
+
     def __init__(
         self,
         critics: CriticEnsemble,

@@ -25,6 +25,7 @@ class Policy(nn.Module):
     """A network whose `forward` is one step of acting: (observations, memory) -> (statistics, next memory)."""
 
     torso: Torso
+    is_differentiable = True  # whether the statistics have a gradient
 
     def __init__(self) -> None:
         super().__init__()

@@ -6,6 +6,7 @@ import inspect
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from algorithm.exploration.explorer import Explorer
 from algorithm.networks import FlatParameters
 from algorithm.networks.default_network import make_default_blueprint
 from algorithm.networks.flat_parameters import State
+from algorithm.parts.demonstrations import make_demonstration_share, make_replay, pretrain, select_demonstrations
 from algorithm.parts.network_record import record_network
 from algorithm.parts.provenance import measure_total_memory
 from algorithm.parts.run_folder import RunFolder
@@ -102,10 +104,18 @@ class ComponentsBuilder:
         (settings, checkpoint), sharing = self._find_settings(name), self.sharing
         lanes, initial_lanes = checkpoint.lanes(name) if checkpoint else (role.lanes, role.lanes)
         initial_role, role = role.with_lanes(initial_lanes), role.with_lanes(lanes)
-        agent_seed, scheduler_seed, replay_seed, network_seed = self.seeds.make_component_seeds(name).spawn(4)
+        agent_seed, scheduler_seed, replay_seed, network_seed, demonstration_seed = self.seeds.make_component_seeds(
+            name
+        ).spawn(5)
         torch.manual_seed(draw_seed(network_seed))
         agent = make_agent(settings, self.folder, role, np.random.default_rng(agent_seed))
-        auxiliaries = make_auxiliaries(settings)
+        auxiliaries, demonstrations = (
+            make_auxiliaries(settings),
+            select_demonstrations(settings, self.folder, name, role),
+        )
+        if demonstrations:
+            for each in auxiliaries.values():
+                each.open_demonstrations = partial(make_replay, demonstrations, agent, draw_seed(demonstration_seed))
         explorer = make_explorer(settings, initial_role, lanes, agent, auxiliaries, (sharing.worker, sharing.workers))
         placement = choose_placement(settings.base, agent, role)
         self.log(f"device{role_suffix(name)}: {describe_placement(placement)}")
@@ -117,7 +127,8 @@ class ComponentsBuilder:
         if agent.schedule.uses_replay:
             replay = self._make_replay(name, settings, learner, role, initial_lanes, np.random.default_rng(replay_seed))
             record_td_errors = learner.record_td_errors if settings.replay.initial_priorities else None
-            scheduler = ReplayScheduler(replay, agent.schedule, scheduler_rng, record_td_errors)
+            share = make_demonstration_share(settings, agent, demonstrations, draw_seed(demonstration_seed))
+            scheduler = ReplayScheduler(replay, agent.schedule, scheduler_rng, record_td_errors, share)
         else:
             scheduler = _make_on_policy_scheduler(settings, learner, role, initial_lanes, scheduler_rng)
         components = AgentComponents(role=role, agent=agent, scheduler=scheduler, learner=learner, explorer=explorer)
@@ -126,8 +137,10 @@ class ComponentsBuilder:
             record_network(self.folder.path, name, agent, placement)
         if checkpoint and sharing.is_main:
             checkpoint.restore_learner(name, learner)
-        elif self.initialize:
-            self.initialize(name, agent, learner)
+        elif sharing.is_main:
+            if self.initialize:
+                self.initialize(name, agent, learner)
+            pretrain(name, learner, self.log)
         if checkpoint and sharing.has_environments:
             checkpoint.restore_experience(name, components)
         learner.synchronize()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -98,21 +98,22 @@ class RunFolder:
 
         Args:
             environment: Name of the environment.
-            source: Folder of the environment, whose code is copied; None without one.
+            source: Folder of the environment, whose code is copied, as files of demonstrations are; None without one.
             name: Name of the run.
             tree: Settings of the run.
 
         Raises:
-            UserError: A run of this name exists.
+            UserError: A run of this name exists, or a source of demonstrations is missing.
         """
         cls.check_name_free(environment, name)
         folder = cls(RUNS / get_run_group(environment) / name)
         files = [path for path in source.glob("*.py") if user_code.has_file(path)] if source else []
+        files += find_demonstrations(tree["demonstration_config"]["sources"], source)
         folder.path.mkdir(parents=True)
         try:
             write_origin(folder.path, environment)
-            for code in files:
-                shutil.copy2(code, folder.path / code.name)
+            for path in files:
+                shutil.copy2(path, folder.path / path.name)
             folder.record_settings(tree, env_steps=0)
         except BaseException:  # Ctrl-C too
             folder.remove()
@@ -365,7 +366,7 @@ class RunFolder:
         """Raise UserError if a role was recorded with other observations or actions; its lanes may have changed."""
         recorded = self.read_roles().get(name)
         if recorded and (recorded.obs_specs, recorded.action_spec) != (role.obs_specs, role.action_spec):
-            before, now = _describe_specs(recorded), _describe_specs(role)
+            before, now = describe_specs(recorded), describe_specs(role)
             raise UserError(f"{self.path} was created for {before}; the environment has {now}: train a new run")
 
     def add_role(self, name: str, role: Role) -> None:
@@ -376,7 +377,30 @@ class RunFolder:
             write_json(self._roles_file, {name: asdict(role) for name, role in self._roles.items()}, is_sealed=True)
 
 
-def _describe_specs(role: Role) -> str:
+def find_demonstrations(sources: Sequence[str], source_folder: Path | None) -> list[Path]:
+    """Return the files of demonstrations of new runs: their paths as given, or in the folder of the environment.
+
+    Raises UserError for a file that does not exist, and for two of the same name.
+    """
+    found: dict[str, Path] = {}
+    for source in filter(is_demonstration_file, sources):
+        candidates = [Path(source), *([source_folder / source] if source_folder else [])]
+        path = next((each for each in candidates if each.is_file()), None)
+        if path is None:
+            raise UserError(f"demonstration_config.sources: there is no file {source}")
+        if path.name in found:
+            raise UserError(f"demonstration_config.sources: two files have the name {path.name}; rename one of them")
+        found[path.name] = path
+    return list(found.values())
+
+
+def is_demonstration_file(source: str) -> bool:
+    """Return whether a source of demonstrations is a file, which the run folder has a copy of."""
+    return not source.startswith("minari:")
+
+
+def describe_specs(role: Role) -> str:
+    """Return the observations and actions of a role, for messages."""
     observed = ", ".join(
         f"{name} {list(spec.shape)}{f' of {list(spec.env_shape)}' if spec.env_shape is not None else ''} {spec.dtype}"
         for name, spec in role.obs_specs.items()

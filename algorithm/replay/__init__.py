@@ -1,5 +1,6 @@
 """Experience replay: a ring buffer of rows per lane, and samplers that draw sequences from it."""
 
+from algorithm.replay.demonstrations import DemonstrationReplay
 from algorithm.replay.lazy_prioritized import LazyPrioritizedSampler
 from algorithm.replay.prioritized import PrioritizedSampler
 from algorithm.replay.replay import SAMPLERS, Replay, ReplaySize, compute_replay_size, make_sampler
@@ -10,6 +11,7 @@ from algorithm.replay.uniform import UniformSampler
 __all__ = [
     "IN_MEMORY",
     "SAMPLERS",
+    "DemonstrationReplay",
     "LazyPrioritizedSampler",
     "PrioritizedSampler",
     "PriorityFunction",

@@ -12,9 +12,11 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from algorithm.adapters.adapter import Adapter, Recording, SimulatorError
+from algorithm.adapters.demonstration_recorder import DemonstrationRecorder
 from algorithm.agents.agent import Agent
 from algorithm.config.loader import Settings
 from algorithm.config.sections import count_evaluation_episodes
+from algorithm.demonstrations import Demonstrations, write_recording
 from algorithm.errors import UserError
 from algorithm.parts.components_builder import load_agent
 from algorithm.parts.env_folder import VIDEO_FOLDER
@@ -22,6 +24,7 @@ from algorithm.parts.make_env import Environments
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.seeding import EVALUATION, RunSeeds
 from algorithm.parts.torch_setup import configure_torch
+from algorithm.program import role_suffix
 from algorithm.runs.callbacks import Callback
 from algorithm.training.components import TrainingComponents
 from algorithm.training.evaluator import EvaluationResult, Evaluator, get_mode_name
@@ -47,6 +50,7 @@ def play(
     log: Callable[[str], None] = print,
     video: bool = False,
     show: ShowPlaying | None = None,
+    record: Path | None = None,
 ) -> dict[str, EvaluationResult]:
     """Play whole episodes with the trained agents of a run.
 
@@ -63,6 +67,7 @@ def play(
         log: receives lines for the user.
         video: whether videos of the best, the median and the worst episode are recorded.
         show: receives the progress; None for no one.
+        record: a new file that receives the episodes as demonstrations; None for none.
 
     Returns:
         {role or team: result}.
@@ -90,11 +95,27 @@ def play(
     def play_episodes(recording: Recording | None) -> dict[str, EvaluationResult]:
         show_episodes = show and partial(show, "recording videos" if recording else "playing")
         with closing(environments.open(n, mode, recording)) as adapter:
-            return Evaluator(adapter, partial(get_agent, adapter), greedy).play(episodes, seed, show_episodes)
+            if record is None:
+                return Evaluator(adapter, partial(get_agent, adapter), greedy).play(episodes, seed, show_episodes)
+            recorder = DemonstrationRecorder(adapter)
+            results = Evaluator(recorder, partial(get_agent, adapter), greedy).play(episodes, seed, show_episodes)
+            save_recording(record, recorder.collect(), log)
+            return results
 
     if video:
         return record_videos(play_episodes, folder.path / VIDEO_FOLDER / str(env_steps), log)
     return play_episodes(None)
+
+
+def save_recording(path: Path, by_role: Mapping[str, Demonstrations], log: Callable[[str], None]) -> None:
+    """Write demonstrations to a new file; `log` receives a line for each role. Raises UserError if it exists."""
+    if path.exists():
+        raise UserError(f"{path} exists already; give another name")
+    write_recording(path, by_role)
+    for role, each in by_role.items():
+        mean = np.mean([episode.rewards.sum() for episode in each.episodes])
+        steps = f"{len(each.episodes)} episodes, {len(each):,} rows, mean return {format_number(float(mean))}"
+        log(f"recorded{role_suffix(role)}: {steps} in {path}")
 
 
 def choose_episodes(returns: Sequence[float]) -> dict[str, int]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from algorithm.adapters.adapter import UnsupportedEnvironment
+from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
 from algorithm.adapters.gym_ids import find_env_type, find_spec
 from algorithm.config.loader import Settings, check_effects, is_auto, resolve
 from algorithm.config.registry import AGENTS, find_class, get_agent_section
@@ -87,6 +87,20 @@ def read_settings(request: RunRequest) -> GivenSettings:
     if not request.has_folder:
         _check_environment(request, settings.base)
     return GivenSettings(base=base, own=own, tree=tree, settings=settings, obstacle=obstacle)
+
+
+def make_playable_config(request: RunRequest) -> EnvConfig:
+    """Return the configuration of an environment that a person plays. Raises UserError if it is not of Gymnasium."""
+    from algorithm.parts.make_env import make_env_config  # imports the adapters
+
+    base = read_settings(request).settings.base
+    if base.env_type.casefold() != "gym":
+        raise UserError(f"{request.env} has env_type {base.env_type.upper()}; the keyboard plays environments of GYM")
+    name = base.env_name or ""
+    return replace(
+        make_env_config(base),
+        name=load_environment(find_environment_folder(request.env), name) if request.has_folder else name,
+    )
 
 
 def _find_obstacle(config: BaseConfig) -> str | None:

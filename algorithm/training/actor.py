@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 from algorithm.agents.agent import LossResult
-from algorithm.rollout import Decision, Rollout, Step
+from algorithm.rollout import COLLECTED, Decision, Rollout, Step
 from algorithm.training.components import AgentComponents, TrainingComponents, run_updates
 from algorithm.training.invalid_values import Episode, RunningEpisodes, get_lane_index
 
@@ -300,7 +300,7 @@ class RolloutBuffer:
             lane=self.lane[slots],
             continues_previous=self.continues_previous[slots],
             weight=np.ones(len(slots), np.float32),
-            index=np.full(len(slots), -1),
+            index=np.full(len(slots), COLLECTED),
             version=self.version[slots],
         )
 

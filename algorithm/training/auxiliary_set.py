@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -59,7 +59,9 @@ class AuxiliarySet:
             if module is not None:
                 self.modules[PREFIX + name] = module
                 self.groups[PREFIX + name] = ParameterGroup(
-                    module=module, learning_rate=auxiliary.learning_rate, max_grad_norm=auxiliary.max_grad_norm
+                    module=module,
+                    learning_rate=auxiliary.settings.learning_rate,
+                    max_grad_norm=auxiliary.settings.max_grad_norm,
                 )
             for key, target in auxiliary.make_target_networks().items():
                 self.target_networks[f"{PREFIX}{name}/{key}"] = target
@@ -124,14 +126,21 @@ class AuxiliarySet:
         """
         losses: dict[str, Tensor] = {}
         for name, auxiliary in self.by_name.items():
-            if PREFIX + name not in self.modules or not auxiliary.has_loss(self.agent.update):
+            has_parameters = PREFIX + name in self.modules or auxiliary.agent_groups
+            if not has_parameters or not auxiliary.has_loss(self.agent.update):
                 continue
-            features = unroll(self.agent.policy.torso, batch) if features is None else features  # with gradient
+            if features is None and PREFIX + name in self.modules:
+                features = unroll(self.agent.policy.torso, batch)  # with gradient
             loss, values = auxiliary.loss(self._make_inputs(batch, features, with_gradient=auxiliary.shapes_features))
             losses[PREFIX + name] = loss
             self.metrics[f"train/{name}_loss"] = loss.detach()
             self.metrics |= {f"train/{name}_{key}": value.detach() for key, value in values.items()}
         return losses
+
+    def find_trained_groups(self, losses: Collection[str]) -> set[str]:
+        """Return the groups that losses of `compute_losses` train, given the groups by which they are returned."""
+        agent_groups = (each.agent_groups for name, each in self.by_name.items() if PREFIX + name in losses)
+        return {*losses}.union(*agent_groups)
 
     def update_targets(self) -> None:
         """Update the target networks."""

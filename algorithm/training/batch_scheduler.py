@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from algorithm.agents.agent import DataSchedule
-from algorithm.replay import Replay
+from algorithm.replay import DemonstrationReplay, Replay
 from algorithm.rollout import TD_ERROR, Rollout
 
 
@@ -57,11 +57,36 @@ class BatchScheduler(ABC):
 
 
 @dataclass(eq=False)
+class DemonstrationShare:
+    """The share of replayed batches that is from demonstrations.
+
+    Attributes:
+        replay: the demonstrations.
+        share: the share of the sequences of a batch, rounded; None: in proportion to the steps of both replays.
+        batches: the number of batches that were drawn.
+    """
+
+    replay: DemonstrationReplay
+    share: float | None
+    batches: int = 0
+
+    def sample(self, batch: int, replay: Replay) -> Rollout | None:
+        """Return the part of a batch of this size that is not from `replay`, which has at least one sequence of it."""
+        share = len(self.replay) / (len(self.replay) + replay.rows) if self.share is None else self.share
+        count = min(round(share * batch), batch - 1)
+        if not count:
+            return None
+        self.batches += 1
+        return self.replay.sample(count, self.batches)
+
+
+@dataclass(eq=False)
 class ReplayScheduler(BatchScheduler):
     """A scheduler that stores each rollout in a replay, and yields it and replayed batches, by an agent's schedule.
 
     Attributes:
         record_td_errors: adds TD errors to a collected rollout without them; None if the replay does not store them.
+        demonstrations: the demonstrations that are a part of each replayed batch; None without them.
         remainder: the fraction of a batch that was left over (count distribution `fixed`).
     """
 
@@ -69,6 +94,7 @@ class ReplayScheduler(BatchScheduler):
     schedule: DataSchedule
     rng: np.random.Generator
     record_td_errors: Callable[[Rollout], Rollout] | None = None
+    demonstrations: DemonstrationShare | None = None
     remainder: float = 0.0
 
     def __post_init__(self) -> None:
@@ -89,10 +115,13 @@ class ReplayScheduler(BatchScheduler):
         if self.replay.rows < self.schedule.learning_starts:
             return
         for _ in range(self._draw_batch_count(rollout.reward.size)):
-            batch = self.replay.sample(self.schedule.batch_size)
+            demonstrated = None
+            if self.demonstrations:
+                demonstrated = self.demonstrations.sample(self.schedule.batch_size, self.replay)
+            batch = self.replay.sample(self.schedule.batch_size - (len(demonstrated.lane) if demonstrated else 0))
             if batch is None:
                 return
-            yield batch
+            yield Rollout.join_columns([batch, demonstrated]) if demonstrated else batch
 
     def compute_metrics(self, batch: Rollout) -> dict[str, Tensor]:
         ages = self.replay.compute_ages(batch.index)
@@ -100,10 +129,13 @@ class ReplayScheduler(BatchScheduler):
         return {name: torch.tensor(value, dtype=torch.float32) for name, value in values.items()}
 
     def state(self) -> dict[str, float]:
-        return {"remainder": self.remainder}
+        counted = {"demonstration_batches": self.demonstrations.batches} if self.demonstrations else {}
+        return {"remainder": self.remainder, **counted}
 
     def restore(self, state: Mapping[str, float]) -> None:
         self.remainder = state["remainder"]
+        if self.demonstrations:
+            self.demonstrations.batches = int(state.get("demonstration_batches", 0))
 
     def _draw_batch_count(self, rows: int) -> int:
         """Draw the number of replayed batches after a rollout with this number of rows.

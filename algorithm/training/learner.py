@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial, reduce
 from operator import or_
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from algorithm.networks.flat_parameters import Place
 from algorithm.networks.normalization import find_batch_norms
 from algorithm.networks.passes import use_manual_passes
 from algorithm.networks.precision import CPU, Placement, set_precision, upload
-from algorithm.rollout import TD_ERROR, Rollout
+from algorithm.rollout import DEMONSTRATED, TD_ERROR, Rollout
 from algorithm.specs import Role
 from algorithm.training.auxiliary_set import AuxiliarySet, Gradients
 from algorithm.training.optimizers import make_optimizers
@@ -141,7 +142,8 @@ class Learner:
             self._batch = batch
         losses, result = self.agent.loss(batch)
         auxiliary_losses = self.auxiliaries.compute_losses(batch, result.features)
-        self._idle_groups = self.parameters.group_slices.keys() - losses.keys() - auxiliary_losses.keys()
+        trained_groups = losses.keys() | self.auxiliaries.find_trained_groups(auxiliary_losses.keys())
+        self._idle_groups = self.parameters.group_slices.keys() - trained_groups
         self._gradients.compute(losses.values(), auxiliary_losses, self.auxiliaries.adaptive_groups)
         metrics, auxiliary_metrics = result.compute_metrics, self.auxiliaries.metrics.copy()
         errors = result.compute_td_errors
@@ -167,6 +169,28 @@ class Learner:
         # After the step, so that the policy acts with the noise of the next update (Fortunato et al. 2018).
         self.noise.resample()
         self._mark_outdated()
+
+    def pretrain(self, auxiliary: Auxiliary) -> tuple[float, float]:
+        """Make the updates of an auxiliary before the run, in which nothing else is trained.
+
+        Target networks are then copies of their sources. These updates are not counted.
+
+        Returns:
+            The first and the last loss, 0 without updates.
+        """
+        loss = first_loss = torch.zeros(())
+        self._idle_groups = self.parameters.group_slices.keys() - auxiliary.agent_groups
+        for number in range(auxiliary.pretraining_updates):
+            loss = auxiliary.pretraining_loss(number, self.device)
+            first_loss = first_loss if number else loss.detach()
+            self._gradients.compute([loss], {}, set())
+            self._step_if_finite()
+            self.noise.resample()
+        for target in self.agent.target_networks.values():
+            if target.source is not None:
+                target.polyak_update(1.0)
+        self._mark_outdated()
+        return float(first_loss), float(loss)
 
     @property
     def updates(self) -> int:
@@ -285,9 +309,24 @@ class Learner:
         self.agent.progress, self.agent.update = self._compute_progress(), self.updates + 1
         self.parameters.increments.zero_()  # those of the batch before
         batch = rollout.convert(self._upload)
+        if self.agent.needs_behavior and (rollout.index == DEMONSTRATED).any():
+            self._set_behavior(batch, np.flatnonzero(rollout.index == DEMONSTRATED))
         if not batch.targets:
             self._transform_rewards(batch)
         return batch
+
+    @torch.no_grad()
+    def _set_behavior(self, batch: Rollout, columns: np.ndarray) -> None:
+        """Set the statistics of the policy that acted in demonstrations, which are not known.
+
+        The player selects its action almost certainly, so that the ratio of the policy to it is at most about 1. (With
+        the present policy as the player, the ratio is 1 also for an action that the policy would not select: there the
+        gradient is large, and training of ACER diverged.)
+        """
+        part = batch.take_columns(columns)
+        statistics = self.agent.compute_statistics(part)
+        rows = slice(batch.burn_in, None)
+        batch.behavior[rows, columns] = self.agent.family.concentrate(statistics, part.raw_action[rows])
 
     def _transform_rewards(self, batch: Rollout) -> None:
         """Transform the rewards of a batch, and add the rewards of auxiliaries."""

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from functools import partial
+from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -27,6 +28,7 @@ from algorithm.training.actor import Actor
 from algorithm.training.components import TrainingComponents
 from algorithm.training.metrics import read_table
 from algorithm.training.progress import History
+from tests.demonstrated import record_run
 from tests.doubles import collect_ticks
 
 pytestmark = pytest.mark.usefixtures("registered_fakes")
@@ -216,6 +218,23 @@ RUNS = {
         "base_config": base("any", algorithm="SAC", env_args={"branches": [3]}),
         "auxiliaries": {"byol": {"noise": 0.1, "symmetric": True, "action_values": True}},
     },
+    "demonstrations, gru, acer": {
+        "base_config": base("chain", evaluate_every=50),
+        "acer_config": {"burn_in_step": 3, "critic": "state_value", "estimator": "vtrace"},
+        "demonstration_config": {"sources": ["player.npz"], "batch_share": 0.5},
+        "auxiliaries": {
+            "behavior_cloning": {"pretraining_updates": 3, "batch_size": 4, "schedule": "linear", "strength": 0.1},
+            "gail": {"units": 8, "policy_rows": 60, "batch_size": 8},
+        },
+        "encoder": "FrameStack(2, Vector(normalize=True))",
+        "memory": "Gru(6)",
+    },
+    "demonstrations, sac, hybrid": {
+        "base_config": base("any", algorithm="SAC", env_args=HYBRID),
+        "sac_config": {"n_step": 3, "policy_update_every": 2},
+        "demonstration_config": {"sources": ["player.npz"], "batch_share": None},
+        "auxiliaries": {"behavior_cloning": {"batch_size": 4}},
+    },
     "several roles, one of them late": {
         "base_config": base("roles", algorithm="TWO_GROUPS"),
         "auxiliaries": {"distillation": {"weight": 0.5}},
@@ -233,6 +252,11 @@ def new_run(tmp_path, name: str, kind: str, **base) -> RunFolder:
     body, encoder = own.pop("body", "Mlp(8)"), own.pop("encoder", "Vector()")
     (source / "nn.py").write_text(NN.format(encoder=encoder, body=body, memory=memory))
     tree = resolve([("test", SETTINGS), ("test", own), ("test", {"base_config": base})]).tree
+    if "demonstration_config" in own and not Path("player.npz").exists():
+        alone = {**tree, "demonstration_config": {"sources": [], "batch_share": 0.0}, "auxiliaries": {}}
+        folder = RunFolder.create("fake/task", source, "player", alone)
+        record_run(folder, Path("player.npz"))
+        folder.remove()
     return RunFolder.create("fake/task", source, name, tree)
 
 

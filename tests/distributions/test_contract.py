@@ -362,3 +362,34 @@ def test_an_empty_action_raises():
     for make in (lambda: make_family(0, (), ClippedGaussianFamily, Gaussian), lambda: HybridFamily(0, ())):
         with pytest.raises(ValueError, match="at least one"):
             make()
+
+
+@every_family
+def test_samples_of_an_executed_action_execute_it(family):
+    statistics, _, sample, *_ = draw(family, 7)
+    action = family.to_action(sample.numpy().astype(np.float32))
+    again = family.to_action(family.from_action(action))
+    np.testing.assert_allclose(again, action, atol=2e-3)
+    limits = np.ones_like(action)
+    limits[:, count_continuous(family) :] = 0
+    assert np.isfinite(family.from_action(limits)).all()
+
+
+@every_family
+def test_the_player_of_a_sample_selects_it_almost_certainly(family):
+    """The ratio of any policy to it is then at most about 1, for Gaussians of the same standard deviation."""
+    statistics, _, sample, *_ = draw(family, 50)
+    player = family(family.concentrate(statistics, sample.to(statistics)))
+    n_continuous = count_continuous(family)
+    assert (family(statistics).log_ratio(player, sample.to(statistics)) < 1e-2).all()
+    mode = family.mode(player.statistics.numpy())
+    np.testing.assert_allclose(mode[:, n_continuous:], sample[:, n_continuous:])
+    np.testing.assert_allclose(mode[:, :n_continuous], sample[:, :n_continuous], atol=1e-6)
+
+
+@pytest.mark.parametrize("family", [FAMILIES[name] for name in DISCRETE], ids=DISCRETE)
+def test_the_player_of_a_sample_takes_no_forbidden_action(family):
+    statistics, _, sample, *_ = draw(family, 20)
+    first = torch.zeros_like(sample)
+    statistics[:, family.statistics_size - 1] = MASKED_LOGIT  # the last action of the last branch, or combination
+    assert (family.concentrate(statistics, first.to(statistics))[:, -1] < MASKED_LOGIT / 2).all()

@@ -53,10 +53,11 @@ class Decoder:
         Raises:
             EnvironmentCrashed: For NaN, a shape that differs from the sensor's, or an image that cannot be decoded.
         """
-        deciding = self._read_batch([agent for agent in agents if not agent.done])
-        return deciding, self._read_batch([agent for agent in agents if agent.done])
+        deciding = self.read_batch([agent for agent in agents if not agent.done])
+        return deciding, self.read_batch([agent for agent in agents if agent.done])
 
-    def _read_batch(self, agents: list[Any]) -> Batch:
+    def read_batch(self, agents: list[Any]) -> Batch:
+        """Return agents of a message, of which those whose episode ended count as unmasked. Raises as `decode` does."""
         for agent in agents:
             if len(agent.observations) != len(self._sensors):
                 raise EnvironmentCrashed(

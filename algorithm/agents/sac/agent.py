@@ -50,7 +50,7 @@ from algorithm.networks import (
 )
 from algorithm.networks.normalization import ValidRows, find_batch_norms
 from algorithm.networks.passes import AutogradPass, Pass
-from algorithm.rollout import Decision, Rollout, Step
+from algorithm.rollout import COLLECTED, Decision, Rollout, Step
 from algorithm.specs import ACTION_MASK, Role
 
 # Continuous dimensions [T, B, K, c] -> Q [T, B, K], and its gradient [T, B, K, c]; None if all actions are discrete.
@@ -137,7 +137,7 @@ class Sac(Agent):
         return make_decision(self.family, sample, behavior, memory)
 
     def loss(self, rollout: Rollout) -> tuple[dict[str, Tensor], LossResult]:
-        if self.joins_steps and (rollout.index >= 0).all():  # from the replay
+        if self.joins_steps and (rollout.index != COLLECTED).all():
             transitions = join_steps(rollout, self.settings.gamma)
             rollout, discount = transitions.rollout, transitions.discount
             features = transitions.unroll(self.critics.torso, self.target_torso)

@@ -1,0 +1,219 @@
+"""Behavior cloning and GAIL: known answers, every kind of policy, and a discriminator that decides for the player."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from algorithm.auxiliaries.cloning import BehaviorCloning
+from algorithm.auxiliaries.gail import Gail
+from algorithm.demonstrations import Demonstrations
+from algorithm.errors import UserError
+from algorithm.networks import Blueprint, FrameStack, Gru, Mlp, Vector
+from algorithm.parts.demonstrations import make_replay
+from algorithm.specs import ACTION_MASK, ActionSpec
+from algorithm.training.learner import Learner
+from tests.auxiliaries.cases import AGENTS
+from tests.builders import make_role, make_sac, random_rollout_of, update
+
+KINDS = {
+    "branch": ActionSpec(branches=(3,)),
+    "branches": ActionSpec(branches=(3, 2)),
+    "continuous": ActionSpec(continuous=2),
+    "hybrid": ActionSpec(continuous=1, branches=(3,)),
+}
+PLAIN = Blueprint({"*": Vector()}, body=Mlp(16))
+RECURRENT = Blueprint({"*": FrameStack(2, Vector())}, body=Mlp(16), memory=Gru(8))
+
+
+def make_player(role, rows: int = 200, seed: int = 0) -> Demonstrations:
+    """Return episodes of a player whose actions follow from the signs of its observation."""
+    rng, spec = np.random.default_rng(seed), role.action_spec
+    obs = rng.normal(size=(rows, 3)).astype(np.float32)
+    columns = [0.6 * np.sign(obs[:, i : i + 1]) for i in range(spec.continuous)]
+    columns += [(obs[:, :1] > 0).astype(int) * (branch - 1) for branch in spec.branches]
+    mask = {ACTION_MASK: np.ones((rows, sum(spec.branches)), np.uint8)} if ACTION_MASK in role.obs_specs else {}
+    return Demonstrations(
+        role=replace(role, lanes=1),
+        obs={"obs": obs, **mask},
+        action=np.concatenate(columns, -1).astype(np.float32),
+        reward=np.zeros(rows, np.float32),
+        alive=np.arange(1, rows + 1) % 20 != 0,
+        first=np.arange(rows) % 20 == 0,
+        is_bootstrap_row=np.zeros(rows, bool),
+    )
+
+
+def make_learner(auxiliary, agent_name: str, spec: ActionSpec, blueprint=PLAIN, masked=False, **changes) -> Learner:
+    role = make_role(spec=spec, masked=masked and bool(spec.branches))
+    agent = AGENTS[agent_name](role, blueprint, **changes)
+    auxiliary.open_demonstrations = partial(make_replay, make_player(role), agent, 7)
+    return Learner(agent, role, {"it": auxiliary}, None)
+
+
+def choose(learner: Learner, obs: np.ndarray) -> np.ndarray:
+    """Return the most probable executed actions at the start of episodes."""
+    agent = learner.agent
+    statistics, _ = agent.policy.act({"obs": obs}, np.zeros((len(obs), agent.state_size), np.float32))
+    return agent.family.to_action(agent.family.mode(statistics))
+
+
+@pytest.mark.parametrize("agent_name", AGENTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_pretraining_clones_every_kind_of_policy(agent_name, kind):
+    if agent_name == "reactor" and KINDS[kind].continuous:
+        pytest.skip("discrete actions only")
+    cloning = BehaviorCloning(BehaviorCloning.Settings(pretraining_updates=600, batch_size=32))
+    rate = {"learning_rate_policy" if agent_name == "sac" else "learning_rate": 3e-3}
+    learner = make_learner(cloning, agent_name, KINDS[kind], **rate)
+    first, last = learner.pretrain(cloning)
+    assert last < first - 0.5
+    player = make_player(make_role(spec=KINDS[kind]), seed=1)
+    wrong = np.abs(choose(learner, player.obs["obs"]) - player.action) > 0.6  # another branch, or another sign
+    assert wrong.mean() < 0.15
+    for target in learner.agent.target_networks.values():
+        torch.testing.assert_close(target.vector, target.source_vector)
+    assert learner.updates == 0
+
+
+@pytest.mark.parametrize("agent_name", AGENTS)
+def test_a_memory_and_frames_are_rebuilt_from_the_rows_before_a_sequence(agent_name):
+    cloning = BehaviorCloning(BehaviorCloning.Settings(pretraining_updates=5, batch_size=8))
+    learner = make_learner(cloning, agent_name, KINDS["branch"], RECURRENT)
+    batch = cloning.replay.sample(8, 0).convert(torch.from_numpy)
+    statistics = learner.agent.compute_statistics(batch)
+    rows, memory = [], np.zeros((8, learner.agent.state_size), np.float32)
+    for t in range(len(batch)):  # one step at a time, as it acts
+        memory[batch.first[t].numpy()] = 0
+        row, memory = learner.agent.policy.act({"obs": batch.obs["obs"][t].numpy()}, memory)
+        rows.append(row)
+    np.testing.assert_allclose(np.stack(rows)[batch.burn_in :], statistics.detach().numpy(), atol=1e-5)
+    learner.pretrain(cloning)
+
+
+@pytest.mark.parametrize("agent_name", ["acer", "ppo", "sac"])
+def test_the_loss_is_the_mean_negative_log_density_and_reaches_the_policy(agent_name):
+    cloning = BehaviorCloning(BehaviorCloning.Settings(strength=0.5, batch_size=16))
+    learner = make_learner(cloning, agent_name, KINDS["branch"], masked=True)
+    batch = cloning.replay.sample(16, 3)  # 2 * 1 + 1: the batch of the first update
+    inputs = type("Inputs", (), {"update": 1, "batch": batch.convert(torch.from_numpy)})
+    loss, metrics = cloning.loss(inputs)
+    obs = {name: torch.from_numpy(values[0]) for name, values in batch.obs.items()}
+    logits = learner.agent.policy(obs, torch.zeros(16, 0))[0].log_softmax(-1)
+    taken = logits.gather(-1, torch.from_numpy(batch.raw_action[0]).long()).squeeze(-1)
+    expected = -(taken * torch.from_numpy(batch.valid[0])).sum() / batch.valid[0].sum()
+    torch.testing.assert_close(loss, 0.5 * expected)
+    torch.testing.assert_close(metrics["log_prob"], -expected)
+    learner.parameters.gradient.zero_()
+    loss.backward()
+    parameters = learner.parameters
+    trained = {name for name, part in parameters.group_slices.items() if parameters.gradient[part].any()}
+    assert trained and trained <= cloning.agent_groups
+
+
+def test_a_linear_strength_falls_to_0_at_its_end():
+    cloning = BehaviorCloning(BehaviorCloning.Settings(strength=2.0, schedule="linear", end=0.5))
+    learner = make_learner(cloning, "ppo", KINDS["branch"])
+    strengths = []
+    for progress in (0.0, 0.25, 0.5, 1.0):
+        learner.agent.progress = progress
+        strengths.append(cloning._compute_strength())
+        assert cloning.has_loss(1) == (progress < 0.5)
+    assert strengths == [2.0, 1.0, 0.0, 0.0]
+
+
+def test_a_group_without_a_loss_of_the_agent_is_stepped_by_cloning():
+    """SAC learns its policy in every second update here, cloning in each."""
+    cloning = BehaviorCloning(BehaviorCloning.Settings(batch_size=8))
+    learner = make_learner(cloning, "sac", KINDS["continuous"], policy_update_every=2)
+    role = make_role(spec=KINDS["continuous"])
+    part = learner.parameters.group_slices["policy"]
+    before = learner.parameters.vector[part].clone()
+    update(learner, random_rollout_of(learner.agent, role))
+    assert not torch.equal(before, learner.parameters.vector[part])
+
+
+def test_what_cannot_be_cloned_is_one_line():
+    role = make_role()
+    agent = make_sac(role, PLAIN, discrete_dqn_like=True)
+    cloning = BehaviorCloning(BehaviorCloning.Settings())
+    cloning.open_demonstrations = partial(make_replay, make_player(role), agent, 7)
+    with pytest.raises(UserError, match="auxiliaries.it: the actions of discrete_dqn_like have no probabilities"):
+        Learner(agent, role, {"it": cloning}, None)
+    with pytest.raises(UserError, match="strength and pretraining_updates are 0"):
+        make_learner(BehaviorCloning(BehaviorCloning.Settings(strength=0)), "ppo", KINDS["branch"])
+
+
+def play(learner: Learner, policy, seed: int = 0):
+    """Return a collected rollout whose actions are those of `policy`, a function of observations [T, B, 3]."""
+    role = make_role()
+    rollout = random_rollout_of(learner.agent, role, seed, rows=8)
+    return replace(rollout, raw_action=policy(rollout.obs["obs"][:-1]).astype(np.float32), behavior=rollout.behavior)
+
+
+@pytest.mark.parametrize("reward", ["logit", "positive"])
+@pytest.mark.parametrize("agent_name", ["acer", "a2c", "sac"])
+def test_the_discriminator_rewards_actions_of_the_player(agent_name, reward):
+    gail = Gail(Gail.Settings(reward=reward, units=16, learning_rate=3e-3, gradient_penalty=0.1, policy_rows=100))
+    learner = make_learner(gail, agent_name, KINDS["branch"])
+
+    def act_like_the_player(obs):
+        return 2.0 * (obs[..., :1] > 0)
+
+    def act_otherwise(obs):
+        return 2.0 * (obs[..., :1] <= 0)
+
+    for seed in range(150):
+        rollout = play(learner, act_otherwise, seed)
+        learner.observe(rollout)
+        learner.compute_gradients(rollout)
+        learner.apply_gradients()
+    batches = [play(learner, each).convert(torch.from_numpy) for each in (act_like_the_player, act_otherwise)]
+    inputs = [learner.auxiliaries._make_inputs(batch) for batch in batches]
+    good, bad = (gail.reward(each).mean() for each in inputs)
+    assert good > bad + 1
+    assert (gail.reward(inputs[1]) >= 0).all() == (reward == "positive")
+    assert learner.auxiliaries.metrics["train/it_accuracy"] > 0.8
+
+
+def test_the_reward_follows_from_the_output_of_the_discriminator():
+    for reward, expected in (("logit", 1.3), ("positive", float(np.log1p(np.exp(1.3))))):
+        gail = Gail(Gail.Settings(reward=reward, units=4))
+        learner = make_learner(gail, "ppo", KINDS["branch"])
+        batch = play(learner, lambda obs: 0 * obs[..., :1])
+        with torch.no_grad():
+            gail.discriminator.output.weight.zero_()
+            gail.discriminator.output.bias.fill_(1.3)
+        rewards = gail.reward(learner.auxiliaries._make_inputs(batch.convert(torch.from_numpy)))
+        torch.testing.assert_close(rewards, torch.full_like(rewards, expected))
+
+
+def test_the_gradient_penalty_is_that_of_a_linear_function():
+    gail = Gail(Gail.Settings(units=4))
+    make_learner(gail, "ppo", KINDS["branch"])
+    slope = torch.tensor([3.0, 0.0, 4.0, 0.0, 0.0, 0.0])  # of length 5
+    gail.discriminator.decide = lambda inputs: inputs @ slope
+    assert gail._compute_penalty(torch.randn(9, 6), torch.randn(9, 6)).item() == pytest.approx(16)
+
+
+def test_the_newest_rows_of_the_policy_are_kept_and_restored():
+    gail = Gail(Gail.Settings(units=4, policy_rows=50))
+    learner = make_learner(gail, "ppo", KINDS["branch"])
+    seen = []
+    for seed in range(4):
+        rollout = play(learner, lambda obs: 0 * obs[..., :1], seed)
+        learner.observe(rollout)
+        seen.append(rollout.obs["obs"][:-1][rollout.valid])
+    rows = np.concatenate(seen)
+    kept = gail.obs["obs"]
+    assert gail.n_rows == len(rows) > 50
+    np.testing.assert_array_equal(np.sort(kept[:, 0]), np.sort(rows[-50:, 0]))
+    other = Gail(Gail.Settings(units=4, policy_rows=50))
+    restored = make_learner(other, "ppo", KINDS["branch"])
+    restored.auxiliaries.restore(learner.auxiliaries.state())
+    assert other.n_rows == gail.n_rows
+    np.testing.assert_array_equal(other.obs["obs"], kept)
