@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,11 @@ class GymAdapter(Adapter):
             if len(step.lane):
                 return {DEFAULT_ROLE: step}
             self._start_step(np.zeros((0, self.roles[DEFAULT_ROLE].action_spec.size), np.float32))
+
+    def find_goal_judge(self) -> Callable[[Array, Array], tuple[Array, Array]] | None:
+        envs: Any = getattr(self.env, "envs", ())
+        env = envs[0].unwrapped if envs else None
+        return partial(judge_goals, env) if hasattr(env, "compute_reward") else None
 
     def close(self) -> None:
         self.env.close()
@@ -237,3 +243,21 @@ class GymAdapter(Adapter):
     def _reset_env(self, seed: int) -> tuple[Any, dict[str, Any]]:
         with convert_start_errors(self._name):
             return self.env.reset(seed=seed)
+
+
+def judge_goals(env: Any, achieved: Array, desired: Array) -> tuple[Array, Array]:
+    """Return rewards [n] and terminations [n] by the methods compute_reward and compute_terminated of an environment.
+
+    The convention is that of Gymnasium-Robotics, whose methods support batches only in part; without the second one
+    nothing terminates.
+    """
+
+    def compute(name: str) -> Array:
+        method = getattr(env, name)
+        values = np.asarray(method(achieved, desired, {}))
+        if values.shape == (len(achieved),):
+            return values
+        return np.array([method(one, other, {}) for one, other in zip(achieved, desired, strict=True)])
+
+    ended = compute("compute_terminated") if hasattr(env, "compute_terminated") else np.zeros(len(achieved))
+    return compute("compute_reward").astype(np.float32), ended.astype(bool)

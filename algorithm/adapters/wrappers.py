@@ -56,6 +56,9 @@ class AdapterWrapper(Adapter):
     def statistics(self) -> dict[str, float]:
         return self._inner.statistics()
 
+    def find_goal_judge(self) -> Any:
+        return self._inner.find_goal_judge()
+
     def state(self) -> dict[str, Any] | None:
         inner = self._inner.state()
         return None if inner is None else {"inner": inner, **self._own_state()}

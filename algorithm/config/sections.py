@@ -224,6 +224,7 @@ class ReplayConfig(Section, title="replay_config"):
     sampler: Annotated[
         Literal["uniform", "prioritized", "lazy"], FixedOnResume("the saved priorities belong to this sampler")
     ]
+    hindsight: Annotated[float, Range(at_least=0, at_most=1000)]
     initial_priorities: Annotated[
         Literal["td_error"] | None,
         Unless(sampler="uniform"),

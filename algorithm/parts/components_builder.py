@@ -25,6 +25,7 @@ from algorithm.networks import FlatParameters
 from algorithm.networks.default_network import make_default_blueprint
 from algorithm.networks.flat_parameters import State
 from algorithm.parts.demonstrations import make_demonstration_share, make_replay, pretrain, select_demonstrations
+from algorithm.parts.make_env import Environments
 from algorithm.parts.network_record import record_network
 from algorithm.parts.provenance import measure_total_memory
 from algorithm.parts.run_folder import RunFolder
@@ -33,8 +34,11 @@ from algorithm.parts.torch_setup import choose_acting_device, choose_placement, 
 from algorithm.parts.user_code import explain_network_error, load_blueprint
 from algorithm.program import role_suffix
 from algorithm.replay import (
+    ACHIEVED,
+    DESIRED,
     IN_MEMORY,
     SAMPLERS,
+    Hindsight,
     Replay,
     ReplaySize,
     compute_replay_size,
@@ -203,12 +207,28 @@ class ComponentsBuilder:
                 stored_state_size=agent.stored_state_size,
                 allocate=self.allocate,
                 sampler=make_sampler(settings.replay),
+                hindsight=self._make_hindsight(settings, agent, role),
                 initial_lanes=initial_lanes,
             )
         except ValueError as error:
             raise UserError(f"replay_config.{error}") from error
         check_learning_starts(settings, agent, role.lanes, initial_lanes)
         return replay
+
+    def _make_hindsight(self, settings: Settings, agent: Agent, role: Role) -> Hindsight | None:
+        """Return what hindsight needs; None without it. Raises UserError if agent or environment exclude it."""
+        count = settings.replay.hindsight
+        if not count:
+            return None
+        if missing := {ACHIEVED, DESIRED} - role.obs_specs.keys():
+            raise UserError(f"replay_config.hindsight needs the observations {', '.join(sorted(missing))}")
+        if agent.needs_behavior:
+            raise UserError(
+                "replay_config.hindsight is for SAC with n_step 1 or use_n_step_is false: importance ratios are those "
+                "of the goal for which an action was selected"
+            )
+        judge = Environments(self.settings, self.folder).open_goal_judge()
+        return Hindsight(share=count / (1 + count), judge=judge)
 
 
 def _make_on_policy_scheduler(

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from algorithm.replay.hindsight import GoalRelabeler, Hindsight
 from algorithm.replay.lazy_prioritized import LazyPrioritizedSampler
 from algorithm.replay.prioritized import PrioritizedSampler
 from algorithm.replay.ring import IN_MEMORY, Allocator, Arrays, Ring
@@ -43,6 +44,7 @@ class Replay:
         stored_state_size: Number of values of the agent's memory to store, the first ones.
         allocate: Allocates the arrays, in memory or in files.
         sampler: Returns the sampler of the given sequences.
+        hindsight: What replacing goals needs; None: sequences keep their goals.
         initial_lanes: Lanes that share the capacity; None: all. Each further lane has as many rows as one of them.
             Lanes that are added to an empty replay become initial lanes.
 
@@ -63,12 +65,13 @@ class Replay:
         stored_state_size: int = 0,
         allocate: Allocator = IN_MEMORY,
         sampler: Callable[[Sequences], Sampler] = UniformSampler,
+        hindsight: Hindsight | None = None,
         initial_lanes: int | None = None,
     ):
         self.capacity, self.chunk, self.length, self.warmup_rows = capacity, chunk, burn_in + length, warmup_rows
         self.burn_in, self.stored_state_size = burn_in, stored_state_size
         self.rng = rng
-        self._allocate, self._make_sampler = allocate, sampler
+        self._allocate, self._make_sampler, self._hindsight = allocate, sampler, hindsight
         self._start_empty(lanes, initial_lanes or lanes)
 
     def _start_empty(self, lanes: int, initial_lanes: int) -> None:
@@ -84,6 +87,7 @@ class Replay:
         self.ring, self.initial_lanes = ring, initial_lanes
         self.sequences = Sequences(ring, self.length, self.burn_in, self.warmup_rows, stride)
         self.sampler = self._make_sampler(self.sequences)
+        self.goals = GoalRelabeler(self._hindsight, ring) if self._hindsight else None
 
     @property
     def rows(self) -> int:
@@ -110,9 +114,13 @@ class Replay:
             return
         self.ring.grow(lanes)
         self.sampler.grow()
+        if self.goals:
+            self.goals.grow()
 
     def add(self, rollout: Rollout) -> None:
         """Store a collected rollout."""
+        if self.goals:
+            self.goals.observe(rollout)
         self.ring.write(replace(rollout, memory=rollout.memory[:, : self.stored_state_size]))
         self.sampler.update_after_write()
 
@@ -121,10 +129,10 @@ class Replay:
         sampled = self.sampler.sample(self.rng, batch)
         if sampled is None:
             return None
-        sequences = self.sequences
-        rollout = self.ring.read(
-            sampled.lane, sequences.first_row(sampled.number), sequences.length, sequences.warmup_rows
-        )
+        sequences, row = self.sequences, self.sequences.first_row(sampled.number)
+        rollout = self.ring.read(sampled.lane, row, sequences.length, sequences.warmup_rows)
+        if self.goals:
+            self.goals.relabel(rollout, sampled.lane, row, self.rng)
         rollout.weight, rollout.burn_in = sampled.weight, self.burn_in
         return rollout
 
@@ -145,6 +153,8 @@ class Replay:
         """Restore the result of `state`. Raises ValueError if that replay had other sizes."""
         sampler_state = {name: value for name, value in state.items() if name.startswith(SAMPLER_PREFIX)}
         self.ring.restore({name: value for name, value in state.items() if name not in sampler_state})
+        if self.goals:
+            self.goals.restore()
         self.sampler.restore({name.removeprefix(SAMPLER_PREFIX): value for name, value in sampler_state.items()})
 
 

@@ -16,6 +16,7 @@ GROUPS = {
     "atari": "breakout pong",
     "dm_control": "cartpole_swingup cheetah_run humanoid_walk walker_run",
     "exploration": "deep_sea noisy_tv",
+    "goals": "point_maze",
     "gym": "acrobot cartpole frozen_lake lunar_lander lunar_lander_continuous mountain_car mountain_car_continuous "
     "pendulum",
     "hybrid": "parking",
