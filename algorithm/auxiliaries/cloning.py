@@ -63,6 +63,6 @@ class BehaviorCloning(Auxiliary):
 
     def _compute_strength(self) -> float:
         """Return the weight of the loss at the agent's progress."""
-        if self.settings.schedule == "constant":
+        if self.settings.end is None:
             return self.settings.strength
         return self.settings.strength * max(0.0, 1 - self.agent.progress / self.settings.end)

@@ -48,8 +48,7 @@ class BehaviorCloningSettings(LossSettings):
     """The settings of behavior cloning; docs/auxiliaries.md has their meanings."""
 
     strength: Annotated[float, Range(at_least=0)] = 1.0  # weight of the loss in updates of the agent
-    schedule: Literal["constant", "linear"] = "constant"
-    end: Annotated[float, Range(above=0, at_most=1), OnlyIf(schedule="linear")] = 0.5
+    end: Annotated[float | None, Range(above=0, at_most=1)] = None  # part of the run after which the weight is 0
     batch_size: Annotated[int, Range(at_least=1)] = 64
     pretraining_updates: Annotated[int, Range(at_least=0)] = 0
 

@@ -115,8 +115,8 @@ def test_the_loss_is_the_mean_negative_log_density_and_reaches_the_policy(agent_
     assert trained and trained <= cloning.agent_groups
 
 
-def test_a_linear_strength_falls_to_0_at_its_end():
-    cloning = BehaviorCloning(BehaviorCloning.Settings(strength=2.0, schedule="linear", end=0.5))
+def test_the_strength_falls_to_0_at_its_end():
+    cloning = BehaviorCloning(BehaviorCloning.Settings(strength=2.0, end=0.5))
     learner = make_learner(cloning, "ppo", KINDS["branch"])
     strengths = []
     for progress in (0.0, 0.25, 0.5, 1.0):

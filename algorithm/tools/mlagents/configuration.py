@@ -30,7 +30,7 @@ from algorithm.tools.mlagents.keys import (
 LINEAR_ENDS: Mapping[str, tuple[str, float]] = {"beta": ("entropy_coef", 1e-5), "epsilon": ("clip_ratio", 0.1)}
 NO_RND_NETWORK = "nn.py defines the encoders; auxiliaries.rnd.units are network_settings.hidden_units"
 NO_CURIOSITY_NETWORK = "nn.py defines the encoder of curiosity; its models have 256 units, as in ML-Agents"
-NO_DEMONSTRATIONS = "learning from demonstrations is not supported"
+ONE_BATCH = "a batch of demonstrations is part of each update of the agent"
 NO_MODEL = "models of ML-Agents cannot be loaded"
 AT_COMMAND_LINE = "it is an option of the command line: {}"
 WHOLE_SEQUENCES = (
@@ -138,8 +138,8 @@ class CheckpointSettings(Keys):
 
 
 def _convert_strength(strength: float, configuration: Configuration) -> float:
-    if strength <= 0:
-        raise UnsupportedValue("the scene's reward is the only one, and needs a strength above 0")
+    if strength < 0:
+        raise UnsupportedValue("the strength of the scene's reward must be at least 0")
     return strength
 
 
@@ -218,12 +218,49 @@ class Rnd(Keys):
     encoding_size: Integer | None = lost(NO_RND_NETWORK)
 
 
-class Demonstrations(Keys, extra="allow"):
-    """The keys of `reward_signals.gail` and of `behavioral_cloning`."""
+def _collect_sources(path: str, configuration: Configuration) -> list[str]:
+    """Return the files of demonstrations that a behavior names."""
+    users = (configuration.reward_signals.gail, configuration.behavioral_cloning)
+    return list(dict.fromkeys(each.demo_path for each in users if each))
 
-    lost_reason = NO_DEMONSTRATIONS
 
-    demo_path: Text
+def _convert_cloning_steps(steps: int, configuration: Configuration) -> Any:
+    """Return the part of the run in which cloning ends; ML-Agents' 0 is no end."""
+    return min(1.0, round(steps / configuration.max_steps, 6)) if steps else USE_DEFAULT
+
+
+class GailNetwork(Keys, extra="allow"):
+    """The keys of `reward_signals.gail.network_settings`."""
+
+    lost_reason = "nn.py defines the encoder; auxiliaries.gail.units are network_settings.hidden_units"
+
+    hidden_units: Count = to("auxiliaries.gail.units", default=128)
+
+
+class Gail(Keys):
+    """The keys of `reward_signals.gail`."""
+
+    demo_path: Text = to("demonstration_config.sources", _collect_sources, default=...)
+    strength: Number = to("auxiliaries.gail.strength", default=1.0)
+    gamma: Number = to("auxiliaries.gail.gamma", default=0.99)
+    learning_rate: Number = to("auxiliaries.gail.learning_rate", default=3e-4)
+    use_actions: bool = to(
+        "auxiliaries.gail.input", lambda used, _: "observation_and_action" if used else "observation", default=False
+    )
+    use_vail: bool = lost("the discriminator has no variational bottleneck", (False,))
+    network_settings: GailNetwork = GailNetwork()
+    encoding_size: Integer | None = lost(GailNetwork.lost_reason)
+
+
+class BehavioralCloning(Keys):
+    """The keys of `behavioral_cloning`."""
+
+    demo_path: Text = to("demonstration_config.sources", _collect_sources, default=...)
+    strength: Number = to("auxiliaries.behavior_cloning.strength", default=1.0)
+    steps: Integer = to("auxiliaries.behavior_cloning.end", _convert_cloning_steps, default=0)
+    batch_size: Count | None = to("auxiliaries.behavior_cloning.batch_size")
+    num_epoch: Integer | None = lost(ONE_BATCH)
+    samples_per_update: Integer = lost(ONE_BATCH)
 
 
 class RewardSignals(Keys):
@@ -232,7 +269,7 @@ class RewardSignals(Keys):
     extrinsic: Extrinsic | None = UNSET
     curiosity: Curiosity | None = UNSET
     rnd: Rnd | None = UNSET
-    gail: Demonstrations | None = UNSET
+    gail: Gail | None = UNSET
 
 
 # Hyperparameters of the trainers.
@@ -343,7 +380,7 @@ class Configuration(Keys):
     trainer_type: str = "ppo"
     network_settings: NetworkSettings = NetworkSettings()
     reward_signals: RewardSignals = RewardSignals()
-    behavioral_cloning: Demonstrations | None = UNSET
+    behavioral_cloning: BehavioralCloning | None = UNSET
     self_play: dict[Any, Any] | None = lost(
         "there is no self-play against earlier weights; the teams of a behavior share the current network"
     )

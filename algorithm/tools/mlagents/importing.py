@@ -34,7 +34,6 @@ from algorithm.tools.mlagents.configuration import TRAINERS, Configuration
 from algorithm.tools.mlagents.keys import IGNORED, UNSET, USE_DEFAULT, Keys, To, UnsupportedValue, make_integer
 
 FOLDERS = LOCAL_ENVS / "unity"
-NO_REWARD = "agents always learn from the reward of the scene, and this file does not use it"
 TEMPLATE = '''\
 """{title}: {layers} x {units} units, {separation}{memory}."""
 
@@ -279,7 +278,9 @@ class Translation:
             self._set(f"{self.section}.{key}", value, why)
         signals = self.configuration.reward_signals
         if signals.model_fields_set and signals.extrinsic is None:
-            self.unsupported[f"behaviors.{behavior}.reward_signals"] = NO_REWARD
+            self._set(f"{self.section}.reward_scale", 0.0, "the file does not use the reward of the scene")
+        if signals.gail:
+            self._set("auxiliaries.gail.reward", "positive", "as in the trainer")
 
     def make_config(self, source: str, name: str, reset_config: Tree) -> str:
         """Return the text of config.yaml."""

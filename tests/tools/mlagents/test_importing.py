@@ -98,7 +98,7 @@ def test_every_key_of_ml_agents_has_an_effect_or_is_reported(trainer):
     hidden = ["behaviors.A.checkpoint_interval", "behaviors.A.hyperparameters.shared_critic"]
     for key in keys:
         others = trainer != "ppo" and ".hyperparameters." not in key  # keys that are the same for all trainers
-        if key not in lost and key not in hidden and not others:
+        if key not in lost and key not in hidden and not others and not key.endswith("demo_path"):  # is required
             less = without(whole, key)
             if key == "env_settings.env_path":  # which other keys need
                 less["env_settings"] = {"timeout_wait": 77}
@@ -177,7 +177,7 @@ def test_different_defaults_of_the_engine_are_reported():
         ("env_settings.num_envs", 2, "base_config.n_envs", 1),
         ("env_settings.base_port", 5005, "base_config.unity_args.base_port", None),
         ("checkpoint_settings.run_id", "{day}", "base_config.name", "{time}"),
-        ("behaviors.A.reward_signals.extrinsic.strength", 0, "ppo_config.reward_scale", 1.0),
+        ("behaviors.A.reward_signals.extrinsic.strength", -1, "ppo_config.reward_scale", 1.0),
     ],
 )
 def test_a_value_without_a_counterpart_is_reported_and_another_is_used(path, value, setting, kept):
