@@ -185,6 +185,7 @@ class Learner:
             first_loss = first_loss if number else loss.detach()
             self._gradients.compute([loss], {}, set())
             self._step_if_finite()
+            self.parameters.fetch()  # if other processes share them
             self.noise.resample()
         for target in self.agent.target_networks.values():
             if target.source is not None:

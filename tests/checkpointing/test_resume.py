@@ -223,7 +223,7 @@ RUNS = {
         "acer_config": {"burn_in_step": 3, "critic": "state_value", "estimator": "vtrace"},
         "demonstration_config": {"sources": ["player.npz"], "batch_share": 0.5},
         "auxiliaries": {
-            "behavior_cloning": {"pretraining_updates": 3, "batch_size": 4, "end": 0.5, "strength": 0.1},
+            "behavior_cloning": {"pretraining_updates": 20, "batch_size": 4, "end": 0.5, "strength": 0.1},
             "gail": {"units": 8, "policy_rows": 60, "batch_size": 8},
         },
         "encoder": "FrameStack(2, Vector(normalize=True))",
