@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium import spaces
 
 SIDE = 2.0  # of the square
-WALL = 1.0, 1.4  # x of the vertical wall between the rooms, and its upper end; it begins at y = 0
-RADIUS = 0.15  # distance to the goal at which it is reached
+WALL = 1.0, 1.7  # x of the vertical wall between the rooms, and its upper end; it begins at y = 0
+RADIUS = 0.08  # distance to the goal at which it is reached
 STEPS = 60  # of an episode
 PUSH, FRICTION = 0.08, 0.6  # acceleration of an action of 1 per step; part of the speed that is kept
 
