@@ -95,7 +95,7 @@ def play(
     def play_episodes(recording: Recording | None) -> dict[str, EvaluationResult]:
         show_episodes = show and partial(show, "recording videos" if recording else "playing")
         with closing(environments.open(n, mode, recording)) as adapter:
-            if record is None:
+            if record is None or recording:  # or the same episodes are played again, for videos
                 return Evaluator(adapter, partial(get_agent, adapter), greedy).play(episodes, seed, show_episodes)
             recorder = DemonstrationRecorder(adapter)
             results = Evaluator(recorder, partial(get_agent, adapter), greedy).play(episodes, seed, show_episodes)

@@ -61,13 +61,16 @@ class Episode:
         return sum(self.rewards)
 
 
-def play(env: Any, select: Callable[[Any], Any], seed: int | None = None) -> Episode:
-    """Play an episode with the actions that `select` returns for its observations, until it terminates."""
+def play(env: Any, select: Callable[[Any], Any], seed: int | None = None, *, has_limit: bool = False) -> Episode:
+    """Play an episode with the actions that `select` returns for its observations, until it terminates.
+
+    It may be truncated instead if `has_limit`.
+    """
     obs, info = env.reset(seed=seed)
-    episode, terminated = Episode([obs], [], info), False
-    while not terminated:
+    episode, terminated, truncated = Episode([obs], [], info), False, False
+    while not terminated and not truncated:
         obs, reward, terminated, truncated, episode.info = env.step(select(obs))
-        assert not truncated
+        assert has_limit or not truncated
         episode.observations.append(obs)
         episode.rewards.append(reward)
     return episode

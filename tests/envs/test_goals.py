@@ -46,7 +46,7 @@ def test_the_maze_is_an_environment_of_gymnasium(maze):
 
 
 def test_the_wall_stops_the_point_below_its_upper_end_only(maze):
-    for height, passes in ((0.5, False), (1.35, False), (1.6, True)):
+    for height, passes in ((0.5, False), (1.65, False), (1.85, True)):
         maze.reset(seed=0)
         maze.place, maze.speed = np.array([0.9, height]), np.zeros(2)
         for _ in range(10):
@@ -56,7 +56,7 @@ def test_the_wall_stops_the_point_below_its_upper_end_only(maze):
 
 def test_the_reward_of_a_step_is_that_of_its_goals_and_terminates(maze):
     obs, _ = maze.reset(seed=0)
-    maze.place, maze.goal = np.array([1.3, 0.4]), np.array([1.6, 0.7])
+    maze.place, maze.goal = np.array([1.3, 0.4]), np.array([1.55, 0.65])
     rewards, ends = [], []
     for _ in range(6):
         obs, reward, terminated, truncated, _ = maze.step(np.array([1.0, 1.0]))
@@ -90,7 +90,7 @@ def test_an_adapter_has_the_goals_of_its_environment(maze):
 def test_a_run_of_the_folder_replaces_goals(monkeypatch):
     replay = build(open_run()).scheduler.replay
     assert replay.goals.hindsight.share == 0.8
-    reward, ended = replay.goals.hindsight.judge(np.zeros((3, 2)), np.array([[0.0, 0.1], [1, 1], [0.1, 0.0]]))
+    reward, ended = replay.goals.hindsight.judge(np.zeros((3, 2)), np.array([[0.0, 0.05], [1, 1], [0.05, 0.0]]))
     assert reward.tolist() == [1, 0, 1] and ended.tolist() == [True, False, True]
 
 
