@@ -75,6 +75,13 @@ class Demonstrations:
         return cls(role=parts[0].role, obs=obs, **rows)
 
 
+def check_new_recording(path: Path, option: str = "") -> None:
+    """Raise UserError, with `option` before the path, if a recording cannot be written to a new file of this name."""
+    if path.suffix != SUFFIX or path.exists() or not path.parent.is_dir():
+        problem = "exists already" if path.exists() else "is not a new file"
+        raise UserError(f"{option}{path}: it {problem}; give the name of a new file that ends with {SUFFIX}")
+
+
 def write_recording(path: Path, by_role: Mapping[str, Demonstrations]) -> None:
     """Write demonstrations to a file, completely or not at all."""
     roles = {name: asdict(each.role) for name, each in by_role.items()}

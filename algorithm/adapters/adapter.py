@@ -216,7 +216,7 @@ class Adapter(ABC):
         """Return the Steps that follow the actions of `send`, the second half of `step`; raise what `step` raises."""
         return self.step(self._pending_actions)
 
-    def find_goal_judge(self) -> Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]] | None:
+    def find_goal_rewards(self) -> Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]] | None:
         """Return a function of achieved and desired goals [n, ...] -> rewards [n] and terminations [n] bool.
 
         None if the environments do not define the rewards of other goals.

@@ -120,10 +120,10 @@ class GymAdapter(Adapter):
                 return {DEFAULT_ROLE: step}
             self._start_step(np.zeros((0, self.roles[DEFAULT_ROLE].action_spec.size), np.float32))
 
-    def find_goal_judge(self) -> Callable[[Array, Array], tuple[Array, Array]] | None:
+    def find_goal_rewards(self) -> Callable[[Array, Array], tuple[Array, Array]] | None:
         envs: Any = getattr(self.env, "envs", ())
         env = envs[0].unwrapped if envs else None
-        return partial(judge_goals, env) if hasattr(env, "compute_reward") else None
+        return partial(compute_goal_rewards, env) if hasattr(env, "compute_reward") else None
 
     def close(self) -> None:
         self.env.close()
@@ -245,7 +245,7 @@ class GymAdapter(Adapter):
             return self.env.reset(seed=seed)
 
 
-def judge_goals(env: Any, achieved: Array, desired: Array) -> tuple[Array, Array]:
+def compute_goal_rewards(env: Any, achieved: Array, desired: Array) -> tuple[Array, Array]:
     """Return rewards [n] and terminations [n] by the methods compute_reward and compute_terminated of an environment.
 
     The convention is that of Gymnasium-Robotics, whose methods support batches only in part; without the second one

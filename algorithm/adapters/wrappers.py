@@ -56,8 +56,8 @@ class AdapterWrapper(Adapter):
     def statistics(self) -> dict[str, float]:
         return self._inner.statistics()
 
-    def find_goal_judge(self) -> Any:
-        return self._inner.find_goal_judge()
+    def find_goal_rewards(self) -> Any:
+        return self._inner.find_goal_rewards()
 
     def state(self) -> dict[str, Any] | None:
         inner = self._inner.state()

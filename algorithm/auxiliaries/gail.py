@@ -1,7 +1,7 @@
 """Generative adversarial imitation learning, a reward for acting like a player (Ho & Ermon 2016, arXiv 1606.03476).
 
-A discriminator D(x, a) learns to tell rows of demonstrations from rows of the policy, which it keeps in a replay. Its
-gradient penalty is that of Gulrajani et al. 2017 (arXiv 1704.00028, Eq. 3).
+A discriminator D(x, a) learns to distinguish rows of demonstrations from rows of the policy, which it keeps in a
+replay. Its gradient penalty is that of Gulrajani et al. 2017 (arXiv 1704.00028, Eq. 3).
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class Gail(Auxiliary):
     def loss(self, inputs: AuxiliaryInputs) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of Ho & Ermon's Eq. 17, with the policy as class 0, and the gradient penalty."""
         device, count = inputs.batch.reward.device, self.settings.batch_size
-        shown = self.player.sample(count, inputs.update).drop_burn_in()
-        obs = {name: torch.from_numpy(shown.obs[name][0]).to(device) for name in self.specs}
-        player = self.discriminator.read(obs, self._encode(torch.from_numpy(shown.raw_action[0]).to(device)))
+        demonstrated = self.player.sample(count, inputs.update).drop_burn_in()
+        obs = {name: torch.from_numpy(demonstrated.obs[name][0]).to(device) for name in self.specs}
+        player = self.discriminator.read(obs, self._encode(torch.from_numpy(demonstrated.raw_action[0]).to(device)))
         rows = np.random.default_rng((self.player.seed, inputs.update)).integers(
             min(self.n_rows, len(self.action)), size=count
         )

@@ -11,7 +11,6 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from math import isnan
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from algorithm.cli.commands import Command, make_request
@@ -289,15 +288,6 @@ def _report_population(output: Output, env: str, folder: PopulationFolder) -> No
     output.log(f"play best: {get_command()} {env} -n {run.path.name} --run")
 
 
-def check_recording(path: Path) -> None:
-    """Raise UserError if a recording cannot be written to a path, before anything is played."""
-    from algorithm.demonstrations import SUFFIX
-
-    if path.suffix != SUFFIX or path.exists() or not path.parent.is_dir():
-        problem = "exists already" if path.exists() else "is not a new file"
-        raise UserError(f"--record {path}: it {problem}; give the name of a new file that ends with {SUFFIX}")
-
-
 class PlayCommand(Command):
     """`--run`: play the episodes of an evaluation with a trained run."""
 
@@ -305,10 +295,11 @@ class PlayCommand(Command):
 
     def check(self, options: argparse.Namespace, output: Output) -> None:
         """Raise UserError for a run that does not exist, and for settings that cannot be used with it."""
+        from algorithm.demonstrations import check_new_recording
         from algorithm.runs.run_requests import check_existing_run
 
         if options.record:
-            check_recording(options.record)
+            check_new_recording(options.record, "--record ")
         check_existing_run(make_request(options), output.log)
 
     def run(self, options: argparse.Namespace, output: Output) -> None:

@@ -109,14 +109,14 @@ class ComponentsBuilder:
         lanes, initial_lanes = checkpoint.lanes(name) if checkpoint else (role.lanes, role.lanes)
         initial_role, role = role.with_lanes(initial_lanes), role.with_lanes(lanes)
         agent_seed, scheduler_seed, replay_seed, *others = self.seeds.make_component_seeds(name).spawn(5)
-        network_seed, shown_seed = map(draw_seed, others)
+        network_seed, demonstration_seed = map(draw_seed, others)
         torch.manual_seed(network_seed)
         agent = make_agent(settings, self.folder, role, np.random.default_rng(agent_seed))
         auxiliaries = make_auxiliaries(settings)
         demonstrations = select_demonstrations(settings, self.folder, name, role)
         if demonstrations:
             for each in auxiliaries.values():
-                each.open_demonstrations = partial(make_replay, demonstrations, agent, shown_seed)
+                each.open_demonstrations = partial(make_replay, demonstrations, agent, demonstration_seed)
         explorer = make_explorer(settings, initial_role, lanes, agent, auxiliaries, (sharing.worker, sharing.workers))
         placement = choose_placement(settings.base, agent, role)
         self.log(f"device{role_suffix(name)}: {describe_placement(placement)}")
@@ -128,7 +128,7 @@ class ComponentsBuilder:
         if agent.schedule.uses_replay:
             replay = self._make_replay(name, settings, learner, role, initial_lanes, np.random.default_rng(replay_seed))
             record_td_errors = learner.record_td_errors if settings.replay.initial_priorities else None
-            share = make_demonstration_share(settings, agent, demonstrations, shown_seed)
+            share = make_demonstration_share(settings, agent, demonstrations, demonstration_seed)
             scheduler = ReplayScheduler(replay, agent.schedule, scheduler_rng, record_td_errors, share)
         else:
             scheduler = _make_on_policy_scheduler(settings, learner, role, initial_lanes, scheduler_rng)
@@ -224,8 +224,8 @@ class ComponentsBuilder:
                 "replay_config.hindsight is for SAC with n_step 1 or use_n_step_is false: importance ratios are those "
                 "of the goal for which an action was selected"
             )
-        judge = Environments(self.settings, self.folder).open_goal_judge()
-        return Hindsight(share=count / (1 + count), judge=judge)
+        compute_rewards = Environments(self.settings, self.folder).open_goal_rewards()
+        return Hindsight(share=count / (1 + count), compute_rewards=compute_rewards)
 
 
 def _make_on_policy_scheduler(

@@ -14,7 +14,7 @@ from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
 from algorithm.demonstrations import SUFFIX, Demonstrations, read_recording
 from algorithm.errors import UserError
-from algorithm.parts.run_folder import RunFolder, describe_specs, is_demonstration_file
+from algorithm.parts.run_folder import MINARI, RunFolder, describe_specs, is_demonstration_file
 from algorithm.program import role_suffix
 from algorithm.replay import DemonstrationReplay
 from algorithm.specs import ACTION_MASK, Role
@@ -35,9 +35,8 @@ def read_demonstrations(source: str | Path) -> dict[str, Demonstrations]:
         UserError: it is missing, damaged, empty, or of another kind.
     """
     text = str(source)
-    scheme, colon, dataset = text.partition(":")
-    if colon and scheme == "minari":
-        return find_class("demonstrations", "minari")(dataset)
+    if not is_demonstration_file(text):
+        return find_class("demonstrations", "minari")(text.removeprefix(MINARI))
     suffix = Path(source).suffix
     if suffix == SUFFIX:
         return read_recording(Path(source))
@@ -52,7 +51,7 @@ def select_demonstrations(settings: Settings, folder: RunFolder, name: str, role
     A source of a single role is for any role, if no source has this one.
 
     Raises:
-        UserError: a source cannot be read or does not fit the role, there is none, or nothing uses the sources.
+        UserError: a source is missing, cannot be read or does not fit the role, or nothing uses the sources.
     """
     config = settings.demonstration
     needing = [key for key in settings.auxiliaries if find_class("auxiliaries", key).needs_demonstrations]

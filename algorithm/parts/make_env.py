@@ -18,7 +18,7 @@ from algorithm.config.sections import BaseConfig, count_evaluation_episodes
 from algorithm.errors import UserError
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.user_code import load_environment
-from algorithm.replay.hindsight import JudgeGoals
+from algorithm.replay.hindsight import ComputeGoalRewards
 
 MAX_EVALUATION_ENVS = 20  # each of them plays several episodes if an evaluation has more
 
@@ -95,17 +95,17 @@ class Environments:
         episodes = min(count_evaluation_episodes(self._settings.goal), MAX_EVALUATION_ENVS)
         return self.adapter_class.count_evaluation_envs(self.config, episodes)
 
-    def open_goal_judge(self) -> JudgeGoals:
+    def open_goal_rewards(self) -> ComputeGoalRewards:
         """Return the function of goals of a further environment, which stays open. Raises UserError if it has none."""
         args = {**self.config.args, "vectorization_mode": "sync"} if self.config.args else {}
         adapter = self._open(n_envs=1, args=args)
-        judge = adapter.find_goal_judge()
-        if judge is None:
+        compute_rewards = adapter.find_goal_rewards()
+        if compute_rewards is None:
             raise UserError(
                 f"replay_config.hindsight: {self._settings.base.env_name} has no method compute_reward(achieved_goal, "
                 "desired_goal, info)"
             )
-        return judge
+        return compute_rewards
 
     def find_evaluation_obstacle(self) -> str | None:
         """Return why the run cannot be evaluated during training; None if it can."""

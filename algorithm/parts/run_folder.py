@@ -66,6 +66,9 @@ def format_run_name(name: str, start: float) -> str:
     return filled
 
 
+MINARI = "minari:"  # before the name of a dataset, a source of demonstrations that is no file
+
+
 class RunFolder:
     """A folder runs/<environment>/<name>/.
 
@@ -396,7 +399,7 @@ def find_demonstrations(sources: Sequence[str], source_folder: Path | None) -> l
 
 def is_demonstration_file(source: str) -> bool:
     """Return whether a source of demonstrations is a file, which the run folder has a copy of."""
-    return not source.startswith("minari:")
+    return not source.startswith(MINARI)
 
 
 def describe_specs(role: Role) -> str:

@@ -24,8 +24,8 @@ SETTING = "base_config.initialize_from"
 class WarmStart:
     """The parameters of another run, which the agents of a new run receive by role, name and shape.
 
-    Its target networks become copies of their sources. Its optimizers, counters, replay and statistics of returns
-    start anew, and so do auxiliaries.
+    Their target networks become copies of their sources. Optimizers, counters, replay, statistics of returns and
+    auxiliaries start with their initial values.
 
     Args:
         source: RUN or RUN@CHECKPOINT: the path of a run folder, also relative to runs/ or to `group`, and the env steps
@@ -65,12 +65,13 @@ class WarmStart:
         saved, new = _name_tensors(other), learner.parameters.state()
         loaded, missing = 0, []
         for path, value in _name_tensors(agent, new).items():
-            there = saved.get(path)
-            if there is not None and there.shape == value.shape:
-                value.copy_(there)
+            source_value = saved.get(path)
+            if source_value is not None and source_value.shape == value.shape:
+                value.copy_(source_value)
                 loaded += value.numel()
             else:
-                missing.append(f"{path} {list(value.shape)}{'' if there is None else f', there {list(there.shape)}'}")
+                other_shape = "" if source_value is None else f", there {list(source_value.shape)}"
+                missing.append(f"{path} {list(value.shape)}{other_shape}")
         if not loaded:
             raise UserError(f"{SETTING}: no parameter of {self.name} fits {name}; it needs {', '.join(missing)}")
         del new["target_networks"]  # they become copies of their sources
@@ -82,7 +83,7 @@ class WarmStart:
 
 
 def _find_run(source: str, group: Path) -> tuple[RunFolder, str | None]:
-    """Return the run that a setting names, and the checkpoint; None for the best. Raises UserError if there is none."""
+    """Return the run that a setting names, and the checkpoint; None for the best. Raises UserError if it is missing."""
     name, at, which = source.rpartition("@")
     for path, checkpoint in ((source, None), (name, which)) if at else ((source, None),):
         for folder in (Path(path), RUNS / path, group / path):

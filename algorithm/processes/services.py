@@ -63,8 +63,8 @@ class RunTask:
         import cloudpickle  # which Gymnasium needs
 
         code: PackedFolder = {}
-        shown = [folder.path / Path(source).name for source in settings.demonstration.sources]
-        for path in (*folder.path.glob("*.py"), folder.nn_from / settings.base.nn, *shown):
+        demonstrations = [folder.path / Path(source).name for source in settings.demonstration.sources]
+        for path in (*folder.path.glob("*.py"), folder.nn_from / settings.base.nn, *demonstrations):
             if path.is_file():
                 code |= pack_folder(path.parent, [path.name])
         paths, make_env = (folder.path, folder.nn_from), cloudpickle.dumps(folder.make_env)

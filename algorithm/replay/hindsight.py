@@ -16,7 +16,7 @@ from algorithm.rollout import Rollout
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"  # observations
 # The goals that were achieved by steps [n, ...], and the desired ones -> rewards [n], and whether they end the episode.
-JudgeGoals = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+ComputeGoalRewards = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +25,11 @@ class Hindsight:
 
     Attributes:
         share: Share of the sequences that get another goal; k / (k + 1) for k of them for each with its own.
-        judge: Computes rewards and terminations.
+        compute_rewards: Computes rewards and terminations.
     """
 
     share: float
-    judge: JudgeGoals
+    compute_rewards: ComputeGoalRewards
 
 
 class GoalRelabeler:
@@ -98,7 +98,7 @@ class GoalRelabeler:
             desired[t, chosen[inside]] = goal[inside]
             if t:
                 columns = chosen[inside]
-                reward, is_end = self.hindsight.judge(achieved[t, columns], goal[inside])
+                reward, is_end = self.hindsight.compute_rewards(achieved[t, columns], goal[inside])
                 rollout.reward[t - 1, columns] = reward
                 rollout.alive[t - 1, columns] = ~is_end
                 rollout.alive[t - 1, chosen[rows[t] == end]] = True  # with the next row a first one: not valid

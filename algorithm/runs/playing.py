@@ -16,7 +16,7 @@ from algorithm.adapters.demonstration_recorder import DemonstrationRecorder
 from algorithm.agents.agent import Agent
 from algorithm.config.loader import Settings
 from algorithm.config.sections import count_evaluation_episodes
-from algorithm.demonstrations import Demonstrations, write_recording
+from algorithm.demonstrations import Demonstrations, check_new_recording, write_recording
 from algorithm.errors import UserError
 from algorithm.parts.components_builder import load_agent
 from algorithm.parts.env_folder import VIDEO_FOLDER
@@ -109,8 +109,7 @@ def play(
 
 def save_recording(path: Path, by_role: Mapping[str, Demonstrations], log: Callable[[str], None]) -> None:
     """Write demonstrations to a new file; `log` receives a line for each role. Raises UserError if it exists."""
-    if path.exists():
-        raise UserError(f"{path} exists already; give another name")
+    check_new_recording(path)
     write_recording(path, by_role)
     for role, each in by_role.items():
         mean = np.mean([episode.rewards.sum() for episode in each.episodes])

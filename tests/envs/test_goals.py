@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from algorithm.adapters.gym import GymAdapter, judge_goals
+from algorithm.adapters.gym import GymAdapter, compute_goal_rewards
 from algorithm.config.loader import resolve
 from algorithm.errors import UserError
 from algorithm.parts.components_builder import ComponentsBuilder
@@ -60,7 +60,7 @@ def test_the_reward_of_a_step_is_that_of_its_goals_and_terminates(maze):
     rewards, ends = [], []
     for _ in range(6):
         obs, reward, terminated, truncated, _ = maze.step(np.array([1.0, 1.0]))
-        assert (np.array([reward]), np.array([terminated])) == judge_goals(
+        assert (np.array([reward]), np.array([terminated])) == compute_goal_rewards(
             maze, obs["achieved_goal"][None], obs["desired_goal"][None]
         )
         rewards.append(reward)
@@ -77,20 +77,22 @@ def test_methods_for_single_goals_are_called_for_each_and_without_terminations_n
             return float(np.linalg.norm(achieved - desired) < 0.5)  # of all rows together
 
     achieved = np.array([[0.0, 0], [1, 1], [3, 3]])
-    reward, ended = judge_goals(Single(), achieved, np.array([[0.1, 0], [3, 3], [3, 3.2]]))
+    reward, ended = compute_goal_rewards(Single(), achieved, np.array([[0.1, 0], [3, 3], [3, 3.2]]))
     assert reward.tolist() == [1, 0, 1] and not ended.any() and reward.dtype == np.float32
 
 
 def test_an_adapter_has_the_goals_of_its_environment(maze):
     adapter = GymAdapter(config("CartPole-v1", 2))
-    assert adapter.find_goal_judge() is None
+    assert adapter.find_goal_rewards() is None
     adapter.close()
 
 
 def test_a_run_of_the_folder_replaces_goals(monkeypatch):
     replay = build(open_run()).scheduler.replay
     assert replay.goals.hindsight.share == 0.8
-    reward, ended = replay.goals.hindsight.judge(np.zeros((3, 2)), np.array([[0.0, 0.05], [1, 1], [0.05, 0.0]]))
+    reward, ended = replay.goals.hindsight.compute_rewards(
+        np.zeros((3, 2)), np.array([[0.0, 0.05], [1, 1], [0.05, 0.0]])
+    )
     assert reward.tolist() == [1, 0, 1] and ended.tolist() == [True, False, True]
 
 

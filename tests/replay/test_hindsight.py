@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from algorithm.replay import ACHIEVED, DESIRED, Hindsight, PrioritizedSampler, Replay
 from algorithm.replay.sampler import PriorityFunction
 from algorithm.rollout import Rollout
-from tests.builders import random_boundaries
+from tests.builders import random_rollout
 
 LANES, CHUNK = 3, 4
 
 
-def judge(achieved: np.ndarray, desired: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def compute_rewards(achieved: np.ndarray, desired: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Reward 1 and terminate where the achieved goal is the desired one."""
     reached = (achieved == desired).all(-1)
     return reached.astype(np.float32), reached
@@ -29,7 +31,8 @@ class Player:
         self.cuts: list[np.ndarray] = []  # rows that do not continue the row before
 
     def play(self, continues: bool = True) -> Rollout:
-        first, alive, _ = random_boundaries(self.rng, CHUNK, LANES)
+        rollout = random_rollout(self.rng, CHUNK, LANES)
+        first, alive = rollout.first, rollout.alive
         if self.first:
             first[0] = self.first[-1] if continues else True
             self.first.pop()
@@ -40,21 +43,8 @@ class Player:
         obs = {ACHIEVED: np.broadcast_to(number, (CHUNK + 1, LANES, 1)).copy()}
         obs[DESIRED] = np.full_like(obs[ACHIEVED], -1)
         self.row += CHUNK
-        zeros = np.zeros((CHUNK, LANES), np.float32)
-        return Rollout(
-            obs=obs,
-            first=first,
-            raw_action=zeros[..., None],
-            reward=zeros,
-            alive=alive,
-            behavior=zeros[..., None],
-            memory=np.zeros((LANES, 0), np.float32),
-            lane=np.arange(LANES),
-            continues_previous=np.full(LANES, continues),
-            weight=np.ones(LANES, np.float32),
-            index=np.full(LANES, -1),
-            version=np.zeros(LANES, np.int64),
-        )
+        continued = np.full(LANES, continues)
+        return replace(rollout, obs=obs, reward=np.zeros_like(rollout.reward), continues_previous=continued)
 
     def find_last(self, lane: int, row: int) -> int:
         """Return the last row of the episode of a row, by looking at each row after it."""
@@ -72,7 +62,7 @@ def make_replay(share: float = 1.0, capacity: int = 60, length: int = 3, **chang
         chunk=CHUNK,
         length=length,
         rng=np.random.default_rng(1),
-        hindsight=Hindsight(share=share, judge=judge),
+        hindsight=Hindsight(share=share, compute_rewards=compute_rewards),
         **changes,
     )
 

@@ -35,6 +35,8 @@ def read_file(path: Path) -> dict[str, Demonstrations]:
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror})") from error
     api = compat.load_api()
+    from google.protobuf.message import DecodeError
+
     try:
         meta, _ = _read_message(data, 0, api.DemonstrationMetaProto)
         behavior, place = _read_message(data, FIRST_BYTE, api.BrainParametersProto)
@@ -42,7 +44,7 @@ def read_file(path: Path) -> dict[str, Demonstrations]:
         for _ in range(meta.number_steps):
             pair, place = _read_message(data, place, api.AgentInfoActionPairProto)
             pairs.append(pair)
-    except Exception as error:  # of protobuf, whose type depends on its version
+    except (DecodeError, ValueError) as error:
         raise UserError(f"{path} is cut or damaged, or no file of Unity's demonstration recorder ({error})") from error
     if not pairs:
         raise UserError(f"{path} has no steps")
@@ -53,7 +55,7 @@ def read_file(path: Path) -> dict[str, Demonstrations]:
 
 
 def _read_episodes(path: Path, behavior: Any, pairs: list[Any]) -> Demonstrations:
-    """Return the complete episodes. Raises UserError if there is none, EnvironmentCrashed for a damaged observation."""
+    """Return the complete episodes. Raises UserError without any, EnvironmentCrashed for a damaged observation."""
     agents = [pair.agent_info for pair in pairs]
     decoder = Decoder(behavior, agents[0])
     batch = decoder.read_batch(agents)

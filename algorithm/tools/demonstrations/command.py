@@ -10,7 +10,7 @@ import numpy as np
 
 from algorithm.cli.commands import Command, add_environment, add_options, add_setting_options
 from algorithm.cli.output import Output
-from algorithm.demonstrations import SUFFIX, Demonstrations
+from algorithm.demonstrations import SUFFIX, Demonstrations, check_new_recording
 from algorithm.errors import UserError
 from algorithm.training.metrics import format_number
 
@@ -81,8 +81,7 @@ class RecordCommand(Command):
 
     def check(self, options: argparse.Namespace, output: Output) -> None:
         """Raise UserError for a file that exists, and for keys that are no letters with numbers."""
-        if options.file.suffix != SUFFIX or options.file.exists():
-            raise UserError(f"{options.file}: give the name of a new file that ends with {SUFFIX}")
+        check_new_recording(options.file)
         options.keys = dict(_read_key(text) for text in options.keys)
 
     def run(self, options: argparse.Namespace, output: Output) -> None:

@@ -38,7 +38,7 @@ def write_demo(path: Path, episodes, behavior: str = "Match", steps: int | None 
     """Write episodes of (rewards, whether it was interrupted), as Unity does.
 
     The observation of message k is k; the continuous and the discrete action after it are 0.01 k and k modulo 3. The
-    messages after the last complete episode are those of an episode that goes on.
+    messages after the last complete episode are those of an episode that continues.
     """
     meta = api.DemonstrationMetaProto(api_version=1, demonstration_name="d", number_episodes=len(episodes))
     pairs, number, before = [], 0, 0
