@@ -97,6 +97,19 @@ class Unless(Condition):
         return None
 
 
+class Includes(Condition):
+    """A condition for a setting that has an effect only if a named setting, a list, includes a value."""
+
+    def __str__(self) -> str:
+        return "only with " + " and ".join(f"{_join_values(value)} in {name}" for name, value in self.values.items())
+
+    def explain_failure(self, settings: Any) -> str | None:
+        for name, (value,) in self.values.items():
+            if value not in getattr(settings, name):
+                return f"is for {name} with {_text(value)}, and so has no effect"
+        return None
+
+
 class AnyOf(Condition):
     """A condition for a setting that has an effect if any of several conditions holds."""
 

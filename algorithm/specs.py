@@ -29,6 +29,7 @@ class ObsSpec:
     n_values: tuple[int, ...] = ()  # of integers: the number of values of each
     start: tuple[int, ...] = ()  # of integers: the smallest value of each; empty for 0
     high: float = 1.0  # of an image: the largest value of its bytes, by which encoders divide
+    rows: int = 0  # of entities: the largest number of rows, of which those of zeros are absent; 0: no entities
 
     @property
     def effective_env_shape(self) -> tuple[int, ...]:
@@ -173,6 +174,15 @@ class ActionSpec:
             np.eye(n, dtype=np.float32)[action[:, self.continuous + b].astype(int)] for b, n in enumerate(self.branches)
         ]
         return np.concatenate((action[:, : self.continuous], *one_hot), -1)
+
+    def sample(self, rng: np.random.Generator, n: int, mask: np.ndarray | None = None) -> np.ndarray:
+        """Return uniformly random actions [n, size], of those that are 1 in `mask` [n, sum of branches], if any."""
+        columns = [rng.uniform(-1, 1, (n, self.continuous))]
+        ends = np.cumsum(self.branches, dtype=int).tolist()
+        for count, end in zip(self.branches, ends, strict=True):
+            order = rng.random((n, count))  # the allowed action that is first in a random order
+            columns.append((order if mask is None else order * mask[:, end - count : end]).argmax(1)[:, None])
+        return np.concatenate(columns, 1).astype(np.float32)
 
     def to_env_units(self, action: np.ndarray) -> Any:
         """Return actions [n, size] in the environment's units, batched as in Gymnasium.

@@ -95,6 +95,14 @@ class TwoRoles(FakeAdapter):
         super().__init__({"early": THREE_ACTIONS, "late": late}, {"early": [0] * config.n_envs, "late": [LATE]})
 
 
+class Pair(FakeAdapter):
+    """An adapter with two roles of the same shapes."""
+
+    def __init__(self, config):
+        starts = [0] * config.n_envs
+        super().__init__({"left": THREE_ACTIONS, "right": THREE_ACTIONS}, {"left": starts, "right": starts})
+
+
 class Skipping(Adapter):
     """An adapter in which lane k requests an action at every (k + 1)-th tick only.
 

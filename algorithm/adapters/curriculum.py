@@ -41,7 +41,12 @@ class MultiRange:
 
 
 Value = float | Uniform | Gaussian | MultiRange
-Measure = Literal["reward", "progress"]
+Measure = Literal["reward", "progress", "elo"]
+REASONS = {  # of the next lesson, by the measure of the last one
+    "reward": "a mean return of {:.3g}",
+    "progress": "{:.0%} of training",
+    "elo": "a rating of {:.0f}",
+}
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,8 @@ class Lesson:
 
     The criterion is checked whenever an episode of `role` ends, once the lesson has had `episodes` of them: with the
     measure "reward" the mean return of the last `episodes` episodes must reach `threshold`, with "progress" the
-    fraction of training that is over. `role` None means every role. `threshold` None marks the last lesson,
-    which does not end.
+    fraction of training that is over, with "elo" the rating of the role's agent in self-play. `role` None means every
+    role. `threshold` None marks the last lesson, which does not end.
     """
 
     name: str
@@ -74,21 +79,21 @@ class Curriculum:
         """Return the current lesson."""
         return self.lessons[self.index]
 
-    def record_episode(self, role: str, episode_return: float, progress: Callable[[], float]) -> None:
+    def record_episode(self, role: str, episode_return: float, measures: Mapping[str, Callable[[str], float]]) -> None:
         """Record the end of an episode of a role, which may start the next lesson.
 
-        `progress` returns the fraction of training that is over, and is called for lessons by progress only.
+        `measures` are functions of the role, by the measure; the mean return is not among them.
         """
         if self.lesson.threshold is None or self.lesson.role not in (None, role):
             return
         self.returns.append(episode_return)
         if len(self.returns) < self.lesson.episodes:
             return
-        by_progress = self.lesson.measure == "progress"
-        measured = progress() if by_progress else sum(self.returns) / len(self.returns)
+        measure = self.lesson.measure
+        measured = measures[measure](role) if measure in measures else sum(self.returns) / len(self.returns)
         if measured >= self.lesson.threshold:
             self._start_lesson(self.index + 1)
-            reason = f"{measured:.0%} of training" if by_progress else f"a mean return of {measured:.3g}"
+            reason = REASONS[measure].format(measured)
             LOG.warning(f"{self.name}: lesson {self.lesson.name} begins, after {reason}")
 
     def state(self) -> dict[str, Any]:
@@ -111,12 +116,19 @@ class EnvironmentParameters:
     The training adapter records its episodes here; both adapters read `current`. A checkpoint stores `state`.
     """
 
-    def __init__(self, parameters: Mapping[str, Value | Sequence[Lesson]], progress: Callable[[], float] = lambda: 0.0):
+    def __init__(
+        self,
+        parameters: Mapping[str, Value | Sequence[Lesson]],
+        get_progress: Callable[[], float] = lambda: 0.0,
+        get_rating: Callable[[str], float] = lambda role: 0.0,
+    ):
         """Create the parameters, by name, each at its first lesson.
 
-        `progress` returns the fraction of training that is over, and is called for lessons by progress only.
+        `get_progress` returns the fraction of training that is over, `get_rating` the rating of a role's agent; they
+        are called for lessons by these measures only.
         """
-        self._parameters, self._progress = parameters, progress
+        self._parameters = parameters
+        self._measures = {"progress": lambda role: get_progress(), "elo": get_rating}
         self.curricula = {
             name: Curriculum(name, value) for name, value in parameters.items() if isinstance(value, Sequence)
         }
@@ -130,7 +142,7 @@ class EnvironmentParameters:
     def record_episode(self, role: str, episode_return: float) -> None:
         """Record the end of a training episode, which may start the next lesson of any parameter."""
         for curriculum in self.curricula.values():
-            curriculum.record_episode(role, episode_return, self._progress)
+            curriculum.record_episode(role, episode_return, self._measures)
 
     def state(self) -> dict[str, Any]:
         """Return the state of every curriculum, as JSON values."""

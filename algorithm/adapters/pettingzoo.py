@@ -1,7 +1,8 @@
-"""The adapter of PettingZoo: environments of several agents that act simultaneously; each agent is a role."""
+"""The adapter of PettingZoo: environments of several agents that act simultaneously or in turn; each is a role."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -23,19 +24,17 @@ from algorithm.adapters.vector import apply_wrappers, load_callable
 from algorithm.rollout import Step
 from algorithm.specs import ACTION_MASK
 
-TURN_BASED = "is turn-based (AEC): environments whose agents act in turn are not supported yet"
-
 
 class PettingZooAdapter(Adapter):
-    """An adapter of PettingZoo's ParallelEnv: every agent is a role that has a lane in each of `n_envs` environments.
+    """An adapter of PettingZoo: every agent is a role that has a lane in each of `n_envs` environments.
 
     The name in `config` is an id of PettingZoo (`sisl/multiwalker_v9`), `module:function`, or a function. A function
-    returns a ParallelEnv, or an AECEnv that PettingZoo converts to one. An agent whose episode ends early is absent
-    until the episodes of all agents have ended; then the next episode starts. Action masks are read from an
-    observation `action_mask`, or from the agent's infos of every reset and step.
+    returns a ParallelEnv or an AECEnv, whose agents act in turn: each has a row only when it is its turn. An agent
+    whose episode ends early is absent until the episodes of all agents have ended; then the next episode starts. Action
+    masks are read from an observation `action_mask`, or from the agent's infos of every reset and step.
 
     Raises:
-        UnsupportedEnvironment: The id is unknown, agents act in turn, or a space is not supported.
+        UnsupportedEnvironment: The id is unknown, or a space is not supported.
         EnvironmentStartError: The environment does not start.
         EnvironmentCrashed: The environment raised after the start.
     """
@@ -50,7 +49,7 @@ class PettingZooAdapter(Adapter):
         try:
             with convert_start_errors(config.name):
                 for lane in range(config.n_envs):
-                    self._envs.append(EpisodicEnv(_make_env(config), lane, config.max_episode_steps))
+                    self._envs.append(_make_episodic(_make_env(config), lane, config.max_episode_steps))
                 rows = self._envs[0].reset(0)  # whether infos contain masks is only known after a reset
             self._spaces = self._read_spaces(rows)
         except (SimulatorError, UnsupportedEnvironment):
@@ -83,7 +82,7 @@ class PettingZooAdapter(Adapter):
 
     def _read_spaces(self, rows: Iterable[Row]) -> dict[str, AgentSpaces]:
         env = self._envs[0].env
-        infos = {row.agent: row.info for row in rows}
+        infos = {**getattr(env, "infos", {}), **{row.agent: row.info for row in rows}}
         agents = dict.fromkeys([*getattr(env, "possible_agents", ()), *infos])
         names = {agent: list(name_spaces(env.observation_space(agent))) for agent in agents}
         ignored = self._config.ignore_observations
@@ -136,8 +135,10 @@ class Row:
     alive: bool = True
 
 
-class EpisodicEnv:
-    """A ParallelEnv that is lane `lane` of every role, with episodes of at most `limit` steps unless that is None."""
+class EpisodicEnv(ABC):
+    """An environment that is lane `lane` of every role, with episodes of at most `limit` steps unless that is None."""
+
+    active_obs: dict[Any, Any]  # observations of the agents that await an action; empty at the end of an episode
 
     def __init__(self, env: Any, lane: int, limit: int | None):
         self.env, self.lane, self.limit = env, lane, limit
@@ -151,17 +152,36 @@ class EpisodicEnv:
         if seed is not None:
             self._seeds = np.random.SeedSequence([seed, self.lane])
         episode = self._seeds.spawn(1)[0]
-        with suppress_warnings():
-            obs, infos = self.env.reset(seed=int(episode.generate_state(1)[0] >> 1))
-        if not self.env.agents:
-            raise ValueError("an episode starts without agents")
         self.steps = 0
-        self.active_obs = {agent: obs[agent] for agent in self.env.agents}  # agents that await an action
+        self.active_obs = {}
+        with suppress_warnings():
+            rows = self._start(int(episode.generate_state(1)[0] >> 1))
+        if not rows:
+            raise ValueError("an episode starts without agents")
+        return rows
+
+    @abstractmethod
+    def _start(self, seed: int) -> list[Row]:
+        """Start an episode and return its first rows."""
+
+    @abstractmethod
+    def step(self, actions: Mapping[str, Any]) -> list[Row]:
+        """Execute the actions of the agents that await one, {role: action}; return the rows that follow."""
+
+    def _make_row(self, agent: Any, observed: Any, info: Mapping[str, Any] | None, **fields: Any) -> Row:
+        return Row(agent=agent, lane=self.lane, obs=observed, info=info or {}, **fields)
+
+
+class SimultaneousEnv(EpisodicEnv):
+    """A ParallelEnv. A step has a row for each agent that acted, and for each new agent."""
+
+    def _start(self, seed: int) -> list[Row]:
+        obs, infos = self.env.reset(seed=seed)
+        self.active_obs = {agent: obs[agent] for agent in self.env.agents}
         self.ended_agents: set[Any] = set()
-        return [self._make_row(agent, observed, infos, first=True) for agent, observed in self.active_obs.items()]
+        return [self._make_row(agent, each, infos.get(agent), first=True) for agent, each in self.active_obs.items()]
 
     def step(self, actions: Mapping[str, Any]) -> list[Row]:
-        """Execute the actions, {role: action}; return a row for each agent that acted, and for each new agent."""
         obs, rewards, terminated, truncated, infos = self.env.step(
             {agent: actions[str(agent)] for agent in self.active_obs}
         )
@@ -174,24 +194,71 @@ class EpisodicEnv:
                 self.ended_agents.add(agent)
             if agent in obs or is_terminated:  # the value of an observation after a termination is not used
                 flags = {"is_bootstrap": has_ended, "alive": not is_terminated}
-                reward = float(rewards.get(agent, 0.0))
-                rows.append(self._make_row(agent, obs.get(agent, last_obs), infos, reward=reward, **flags))
+                reward, observed = float(rewards.get(agent, 0.0)), obs.get(agent, last_obs)
+                rows.append(self._make_row(agent, observed, infos.get(agent), reward=reward, **flags))
             elif not has_ended:
                 raise ValueError(f"the agent {agent!r} has no observation after its action, and its episode continues")
         known = self.active_obs.keys() | self.ended_agents
         new_agents = [agent for agent in self.env.agents if agent not in known and self.steps != self.limit]
-        rows += [self._make_row(agent, obs[agent], infos, first=True) for agent in new_agents]
+        rows += [self._make_row(agent, obs[agent], infos.get(agent), first=True) for agent in new_agents]
         self.active_obs = {row.agent: row.obs for row in rows if not row.is_bootstrap}
         return rows
 
-    def _make_row(self, agent: Any, observed: Any, infos: Mapping[Any, Any], **fields: Any) -> Row:
-        return Row(agent=agent, lane=self.lane, obs=observed, info=infos.get(agent) or {}, **fields)
+
+class TurnBasedEnv(EpisodicEnv):
+    """An AECEnv. A step has a row for the agent whose turn is next, and for each agent whose episode has ended.
+
+    The reward of a row is the sum since the agent's last turn. An agent that never had a turn has no row.
+    """
+
+    def _start(self, seed: int) -> list[Row]:
+        self.env.reset(seed=seed)
+        self.started_agents: set[Any] = set()
+        return self._continue()
+
+    def step(self, actions: Mapping[str, Any]) -> list[Row]:
+        self.env.step(actions[str(self.env.agent_selection)])
+        self.steps += 1
+        return self._continue()
+
+    def _continue(self) -> list[Row]:
+        """Return the rows until an agent that awaits an action, or to the end of the episode."""
+        rows: list[Row] = []
+        self.active_obs = {}
+        while self.env.agents:
+            agent = self.env.agent_selection
+            observed, reward, terminated, truncated, info = self.env.last()
+            if not (terminated or truncated):
+                if self.steps == self.limit:
+                    return rows + [self._truncate(each) for each in self.env.agents if each in self.started_agents]
+                first = agent not in self.started_agents
+                self.started_agents.add(agent)
+                self.active_obs = {agent: observed}
+                reward = 0.0 if first else float(reward)
+                return [*rows, self._make_row(agent, observed, info, first=first, reward=reward)]
+            if agent in self.started_agents:
+                flags = {"is_bootstrap": True, "alive": not terminated}
+                rows.append(self._make_row(agent, observed, info, reward=float(reward), **flags))
+            self.env.step(None)
+        return rows
+
+    def _truncate(self, agent: Any) -> Row:
+        """Return the last row of an agent at the limit of steps."""
+        reward, info = float(self.env._cumulative_rewards[agent]), self.env.infos[agent]
+        return self._make_row(agent, self.env.observe(agent), info, reward=reward, is_bootstrap=True)
+
+
+def _make_episodic(env: Any, lane: int, limit: int | None) -> EpisodicEnv:
+    """Return an AECEnv or a ParallelEnv with its episodes."""
+    from pettingzoo import AECEnv
+
+    return (TurnBasedEnv if isinstance(env, AECEnv) else SimultaneousEnv)(env, lane, limit)
 
 
 def _make_env(config: EnvConfig) -> Any:
-    """Return a ParallelEnv inside its wrappers.
+    """Return an environment inside its wrappers; one whose agents may act simultaneously is a ParallelEnv.
 
-    Raises UnsupportedEnvironment if its agents act in turn, or if it is not an environment of PettingZoo.
+    Raises UnsupportedEnvironment if it is not an environment of PettingZoo.
     """
     from pettingzoo import AECEnv, ParallelEnv
     from pettingzoo.utils.conversions import aec_to_parallel
@@ -199,18 +266,16 @@ def _make_env(config: EnvConfig) -> Any:
     render_args = {"render_mode": config.render_mode} if config.render_mode else {}
     with suppress_warnings():
         env = _make_unconverted(config.name, **config.args, **render_args)
-        if isinstance(env, AECEnv):
-            if not env.metadata.get("is_parallelizable"):
-                raise UnsupportedEnvironment(f"{env} {TURN_BASED}")
+        if isinstance(env, AECEnv) and env.metadata.get("is_parallelizable"):
             env = aec_to_parallel(env)
-        if not isinstance(env, ParallelEnv):
-            error = TypeError(f"{type(env).__name__} is not a ParallelEnv of PettingZoo")
+        if not isinstance(env, (AECEnv, ParallelEnv)):
+            error = TypeError(f"{type(env).__name__} is not an environment of PettingZoo")
             raise UnsupportedEnvironment(describe_error(config.name, "cannot be opened", error))
         return apply_wrappers(env, config.wrappers)
 
 
 def _make_unconverted(name: EnvName, **env_args: Any) -> Any:
-    """Return an environment, which may still have to be converted to a ParallelEnv."""
+    """Return an environment of an id, of `module:function`, or of a function; ids are preferred as a ParallelEnv."""
     import pettingzoo
     from pettingzoo.env_registry.exceptions import FailedToImport, PettingZooRegistryError
 
@@ -218,22 +283,21 @@ def _make_unconverted(name: EnvName, **env_args: Any) -> Any:
         return name(**env_args)
     if ":" in name:
         return load_callable(name)(**env_args)
+    registries = {"parallel": pettingzoo.parallel_registry, "aec": pettingzoo.aec_registry}
+    kind = next((kind for kind, known in registries.items() if name.replace("_v", "-v") in known), None)
     try:
-        return pettingzoo.make("parallel", name, **env_args)
+        return pettingzoo.make(kind or "aec", name, **env_args)
     except FailedToImport as error:
-        namespace = pettingzoo.spec("parallel", name).namespace
+        namespace = pettingzoo.spec(kind, name).namespace
         raise UnsupportedEnvironment(
             f'the environment {name!r} needs a package: {error.__cause__}; pip install "pettingzoo[{namespace}]"'
         ) from error
     except PettingZooRegistryError as error:
-        if name.replace("_v", "-v") in pettingzoo.aec_registry:
-            raise UnsupportedEnvironment(f"env_name {name!r} {TURN_BASED}") from error
-        known = list(pettingzoo.parallel_registry)
+        known = list(dict.fromkeys([*registries["parallel"], *registries["aec"]]))
         family = [other for other in known if other.partition("/")[0] == name.partition("/")[0]]
         similar = get_close_matches(name, known, 3) or family or known
         raise UnsupportedEnvironment(
-            f"env_name {name!r} is not an environment of PettingZoo whose agents act simultaneously; did you mean "
-            f"{', '.join(similar)}?"
+            f"env_name {name!r} is not an environment of PettingZoo; did you mean {', '.join(similar)}?"
         ) from error
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from algorithm.adapters.adapter import EnvConfig, EnvironmentCrashed, UnsupportedEnvironment, UnsupportedObservations
+from algorithm.adapters.entities import EntityBox
 from algorithm.adapters.env_errors import describe_error, get_env_name
 from algorithm.specs import ACTION_MASK, ActionPart, ActionSpec, ObsSpec, Role, split_observation
 
@@ -162,6 +163,8 @@ def _make_obs_specs(space: spaces.Space, branches: tuple[int, ...], ignored: Col
     if unsupported:
         found = type(leaves[unsupported[0]]).__name__
         message = f"observation {unsupported[0]!r} is {found}; supported are {SUPPORTED_SPACES}"
+        if isinstance(leaves[unsupported[0]], spaces.Sequence):
+            message += ", and a Sequence in the wrapper algorithm.adapters.entities:PadEntities (env_wrappers)"
         if len(unsupported) == len(observed):
             raise UnsupportedEnvironment(message)
         advice = f"base_config.ignore_observations: [{', '.join(unsupported)}] leaves it out"
@@ -181,7 +184,8 @@ def _make_obs_spec(name: str, leaf: spaces.Space, branches: tuple[int, ...]) -> 
     is_uint8 = isinstance(leaf, spaces.MultiBinary) or leaf.dtype in (bool, np.uint8)
     high = float(max(leaf.high.max(), 1)) if isinstance(leaf, spaces.Box) and leaf.dtype == np.uint8 else 1.0
     shape, env_shape = _find_layout(leaf.shape, is_uint8)
-    return ObsSpec(shape=shape, dtype="uint8" if is_uint8 else "float32", env_shape=env_shape, high=high)
+    rows = leaf.shape[0] if isinstance(leaf, EntityBox) else 0
+    return ObsSpec(shape=shape, dtype="uint8" if is_uint8 else "float32", env_shape=env_shape, high=high, rows=rows)
 
 
 def _find_layout(env_shape: tuple[int, ...], is_uint8: bool) -> tuple[tuple[int, ...], tuple[int, ...] | None]:

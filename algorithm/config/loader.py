@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from algorithm.annotations import Condition, FixedOnResume, ForActions, OnlyIf, Spellings, Unless, get_annotations
+from algorithm.config.parameters import Parameter, read_parameters
 from algorithm.config.registry import (
     AGENTS,
     check_name,
@@ -21,14 +22,13 @@ from algorithm.config.sections import (
     ClusterConfig,
     DemonstrationConfig,
     Goal,
-    Parameter,
+    OpponentConfig,
     PopulationConfig,
     ReplayConfig,
     ReportConfig,
     TrackerConfig,
     Tune,
     read_dataclass,
-    read_parameters,
     read_sections,
 )
 from algorithm.config.unknown_settings import check_keys
@@ -76,6 +76,7 @@ class Settings:
     population: PopulationConfig
     report: ReportConfig
     demonstration: DemonstrationConfig
+    opponent: OpponentConfig
     agent: Any  # the settings dataclass of the algorithm
     nn: Annotated[Mapping[str, Any], FixedOnResume("the saved networks have this shape")]
     auxiliaries: Mapping[str, Any]  # the settings of each auxiliary, a record of its class, by name
@@ -207,6 +208,11 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
             raise UserError(
                 f"{section}.{name}: {value} needs base_config.max_step, which is not set; set it, or use constant"
             )
+    reset = read_parameters(tree["reset_config"], base.max_step)
+    if not records["opponent"].opponents:
+        for name, value in reset.items():
+            if isinstance(value, tuple) and any(lesson.measure == "elo" for lesson in value):
+                raise UserError(f"reset_config.{name}: the measure elo needs opponents: set opponent_config.opponents")
     if len(tree["explorer"]) > 1:
         raise UserError(f"explorer: at most one, not {', '.join(tree['explorer'])}")
     return Settings(
@@ -215,7 +221,7 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
         nn=tree["nn_config"],
         auxiliaries={name: _read_auxiliary(name, values, layers) for name, values in tree["auxiliaries"].items()},
         explorer=tree["explorer"],
-        reset=read_parameters(tree["reset_config"], base.max_step),
+        reset=reset,
         tree=tree,
     )
 

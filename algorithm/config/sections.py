@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -20,8 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from algorithm.adapters.curriculum import Gaussian, Lesson, Measure, MultiRange, Uniform, Value
-from algorithm.annotations import FixedOnResume, OnlyIf, Range, Unless
+from algorithm.annotations import FixedOnResume, Includes, OnlyIf, Range, Unless
 from algorithm.config.yaml_layers import Layer, Tree, find_source, iterate_paths, load_defaults
 from algorithm.errors import UserError
 
@@ -30,8 +29,6 @@ MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
 MAX_SIZE = 2**31 - 1  # elements in memory
 MAX_SECONDS = 10**6  # longer waits overflow the clocks of some systems
 ON_RAY = OnlyIf(host="ray")
-Parameter: TypeAlias = Value | tuple[Lesson, ...]
-SAMPLERS: Mapping[str, type] = {"uniform": Uniform, "gaussian": Gaussian, "multirangeuniform": MultiRange}
 
 
 class Section(BaseModel):
@@ -275,6 +272,7 @@ class ClusterConfig(Section, title="cluster_config"):
 
 
 _ON_CLUSTER, _ON_RAY = OnlyIf("base_config", runtime="CLUSTER"), OnlyIf("cluster_config", host="ray")
+_WITH_OPPONENTS, _WITH_PAST = Unless(opponents=[]), Includes(opponents="past")
 _COPYING, _DRAWING = OnlyIf(evolver_enabled=False), OnlyIf(evolver_enabled=True)
 
 
@@ -324,6 +322,19 @@ class DemonstrationConfig(Section, title="demonstration_config"):
         return self
 
 
+class OpponentConfig(Section, title="opponent_config"):
+    """The section `opponent_config`."""
+
+    opponents: list[str]
+    play_against_latest_model_ratio: Annotated[Fraction, _WITH_OPPONENTS]
+    swap_steps: Annotated[Count, _WITH_OPPONENTS]
+    team_change: Annotated[CountOrNull, _WITH_OPPONENTS]
+    save_steps: Annotated[Count, _WITH_PAST]
+    window: Annotated[Count, _WITH_PAST]
+    initial_elo: Annotated[float, _WITH_OPPONENTS]
+    evaluation_opponent: Annotated[str, _WITH_OPPONENTS]
+
+
 class TrackerConfig(Section, title="tracker_config"):
     """The section `tracker_config`."""
 
@@ -360,6 +371,7 @@ SECTIONS: Mapping[str, type[Section]] = {
         PopulationConfig,
         ReportConfig,
         DemonstrationConfig,
+        OpponentConfig,
     )
 }
 
@@ -420,77 +432,3 @@ def describe_failure(message: str) -> str:
     """Return the message of a validation, to follow the value."""
     message = message.removeprefix("Value error, ")
     return f"{message[0].lower()}{message[1:]}"
-
-
-class _Criteria(Section):
-    measure: Measure
-    behavior: str
-    min_lesson_length: Annotated[int, Range(at_least=1)]
-    threshold: float
-
-
-def read_parameters(section: Mapping[str, Any], max_step: int | None) -> dict[str, Parameter]:
-    """Return the environment parameters of `reset_config`.
-
-    Args:
-        section: Values of the section.
-        max_step: Env steps of the run, for lessons by progress; None if there is no limit.
-
-    Raises:
-        UserError: A parameter is not valid; the message names it.
-    """
-    parameters = {name: _read_parameter(f"reset_config.{name}", given) for name, given in section.items()}
-    for name, parameter in parameters.items():
-        if max_step is None and isinstance(parameter, tuple) and any(one.measure == "progress" for one in parameter):
-            raise UserError(
-                f"reset_config.{name}: lessons by progress use env steps / base_config.max_step, which is not set"
-            )
-    return parameters
-
-
-def _read_parameter(path: str, given: Any) -> Parameter:
-    if isinstance(given, Mapping) and set(given) == {"curriculum"}:
-        lessons = given["curriculum"]
-        if not isinstance(lessons, Sequence) or not lessons:
-            raise UserError(f"{path}.curriculum is {lessons!r}; it must be a list of lessons")
-        last = len(lessons) - 1
-        return tuple(_read_lesson(f"{path}.curriculum[{k}]", lesson, k == last) for k, lesson in enumerate(lessons))
-    return _read_value(path, given)
-
-
-def _read_lesson(path: str, given: Any, last: bool) -> Lesson:
-    needed = {"name", "value"} if last else {"name", "value", "completion_criteria"}
-    if not isinstance(given, Mapping) or set(given) != needed:
-        raise UserError(f"{path} is {given!r}; a lesson has {', '.join(sorted(needed))}{' when it is the last' * last}")
-    value = _read_value(f"{path}.value", given["value"])
-    if last:
-        return Lesson(str(given["name"]), value)
-    criteria = _validate(f"{path}.completion_criteria", _Criteria, given["completion_criteria"])
-    if criteria.measure == "progress" and not 0 <= criteria.threshold <= 1:
-        raise UserError(f"{path}.completion_criteria.threshold is {criteria.threshold}; progress is from 0 to 1")
-    length = criteria.min_lesson_length
-    return Lesson(str(given["name"]), value, criteria.behavior, length, criteria.threshold, criteria.measure)
-
-
-def _read_value(path: str, given: Any) -> Value:
-    if isinstance(given, (int, float)) and not isinstance(given, bool):
-        return float(given)
-    if not isinstance(given, Mapping) or set(given) != {"sampler_type", "sampler_parameters"}:
-        raise UserError(
-            f"{path} is {given!r}; it must be a number, or sampler_type and sampler_parameters, or a curriculum"
-        )
-    kind = str(given["sampler_type"]).casefold()
-    if kind not in SAMPLERS:
-        raise UserError(f"{path}.sampler_type is {given['sampler_type']!r}; the samplers are {', '.join(SAMPLERS)}")
-    model = make_model(SAMPLERS[kind])
-    sampler: Value = SAMPLERS[kind](**dict(_validate(f"{path}.sampler_parameters", model, given["sampler_parameters"])))
-    return sampler
-
-
-def _validate(path: str, model: type[Section], given: Any) -> Any:
-    try:
-        return model.model_validate(given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join([path, *map(str, first["loc"])])
-        raise UserError(f"{place} is {first['input']!r}; {describe_failure(first['msg'])}") from error

@@ -2,7 +2,7 @@
 
 An nn.py defines `blueprint`, a Blueprint or a function that returns one. Its parts:
 
-    encoders of observations     Vector, OneHot, Conv, NatureCnn, ImpalaResNet, FrameStack
+    encoders of observations     Vector, OneHot, Conv, NatureCnn, ImpalaResNet, Entities, FrameStack
     hidden layers                Mlp, NoisyMlp, Residual, UnitSphere, Chain, make_layers
     memories                     Gru, Lstm, Attention
     augmentations                RandomShift
@@ -29,6 +29,7 @@ from algorithm.networks.encoders import (
     RunningMoments,
     Vector,
 )
+from algorithm.networks.entities import Entities
 from algorithm.networks.flat_parameters import FlatParameters, TargetNetwork
 from algorithm.networks.heads import BoundedMeans, StdHead, Temperature
 from algorithm.networks.layers import Chain, Mlp, Noise, NoisyMlp, Residual, UnitSphere, collect_noise
@@ -48,6 +49,7 @@ __all__ = [
     "Conv",
     "CriticEnsemble",
     "Encoder",
+    "Entities",
     "FlatParameters",
     "FrameStack",
     "GreedyQPolicy",

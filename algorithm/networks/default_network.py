@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from glob import escape
 from math import prod
 
 from algorithm.networks.encoders import Conv, NatureCnn, Vector
+from algorithm.networks.entities import Entities
 from algorithm.networks.layers import Mlp, Residual
 from algorithm.networks.modules import EncoderFactory, LayersFactory
 from algorithm.networks.torso import Blueprint
-from algorithm.specs import ACTION_MASK, Role
+from algorithm.specs import ACTION_MASK, ObsSpec, Role
 
 TEMPLATE = '''\
 """{observations}; hidden layers{owner}."""
@@ -54,13 +55,13 @@ def is_table(role: Role) -> bool:
 
 def has_images(role: Role) -> bool:
     """Return whether the default network of a role has convolutions."""
-    return bool(_choose_image_encoders(role))
+    return any(_choose_image_encoder(spec) for spec in role.obs_specs.values())
 
 
 def make_default_blueprint(
     role: Role, units: int | None = None, critic_units: int | None = None, kind: str = "plain"
 ) -> Blueprint:
-    """Return a network that suits a role: normalized vectors, convolutions for images, hidden layers of a kind.
+    """Return a network that suits a role: normalized vectors, convolutions for images, attention for entities.
 
     Policy and critic have separate layers for continuous actions, otherwise they share their layers. For a single
     integer as observation and a single choice as action, the network is a table.
@@ -77,7 +78,7 @@ def make_default_blueprint(
         return Blueprint({"*": Vector()})
     units = units or _choose_units(role)
     encoders: dict[str, EncoderFactory] = {
-        escape(name): encoder for name, (encoder, _) in _choose_image_encoders(role).items()
+        escape(name): encoder for name, (encoder, _) in _choose_encoders(role).items()
     }
     encoders["*"] = Vector(normalize=kind != "residual")
     if role.action_spec.continuous:
@@ -116,10 +117,10 @@ def make_nn_file(role: Role) -> str:
     if role.action_spec.continuous:
         owner = " each for policy and critic"
         layers = "policy=make_layers(kind, units), critic=make_layers(kind, units)"
-    texts = {escape(name): text for name, (_, text) in _choose_image_encoders(role).items()}
+    texts = {escape(name): text for name, (_, text) in _choose_encoders(role).items()}
     used = {text.partition("(")[0] for text in texts.values()}
     return TEMPLATE.format(
-        observations="Convolutions for images, vectors for other observations" if texts else "Observations as vectors",
+        observations=_describe_encoders(used),
         owner=owner,
         names=", ".join([*sorted({"Vector", *used}), "make_layers"]),
         units=_choose_units(role),
@@ -128,15 +129,29 @@ def make_nn_file(role: Role) -> str:
     )
 
 
-def _choose_image_encoders(role: Role) -> dict[str, tuple[EncoderFactory, str]]:
-    """Return an encoder, and its text, for each observation that is an image of sufficient size."""
-    encoders = {}
-    for name, spec in role.obs_specs.items():
-        shorter_side = min(spec.shape[1:]) if len(spec.shape) == 3 else 0
-        fitting = (image[1:] for image in IMAGE_ENCODERS if shorter_side >= image[0])
-        if entry := next(fitting, None):
-            encoders[name] = entry
-    return encoders
+def _choose_encoders(role: Role) -> dict[str, tuple[EncoderFactory, str]]:
+    """Return an encoder, and its text, for each observation that is an image of sufficient size, or has entities."""
+    chosen = {
+        name: (Entities(), "Entities()") if spec.rows else _choose_image_encoder(spec)
+        for name, spec in role.obs_specs.items()
+    }
+    return {name: entry for name, entry in chosen.items() if entry}
+
+
+def _choose_image_encoder(spec: ObsSpec) -> tuple[EncoderFactory, str] | None:
+    """Return an encoder, and its text, for an image of sufficient size."""
+    shorter_side = min(spec.shape[1:]) if len(spec.shape) == 3 else 0
+    return next((image[1:] for image in IMAGE_ENCODERS if shorter_side >= image[0]), None)
+
+
+def _describe_encoders(used: Set[str]) -> str:
+    """Return the start of the docstring of an nn.py, given the encoders in it that are not vectors."""
+    kinds = {"Attention among entities": used & {"Entities"}, "convolutions for images": used - {"Entities"}}
+    parts = [kind for kind, names in kinds.items() if names]
+    if not parts:
+        return "Observations as vectors"
+    text = ", ".join([*parts, "vectors for other observations"])
+    return text[0].upper() + text[1:]
 
 
 def _choose_units(role: Role) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass, replace
-from math import prod, sqrt
-from typing import Any
+from math import log, prod, sqrt
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -138,18 +138,23 @@ class LstmMemory(RecurrentMemory):
 class Attention:
     """A factory of a transformer memory: causal attention to the last rows of the episode: `Attention(64)`.
 
-    Transformer layers with normalization first (pre-norm; Vaswani et al. 2017, arXiv 1706.03762) and a learned bias for
-    each distance instead of positions. The memory of a lane has (window - 1) * (2 * units * layers + 1) values.
-    Features [..., F] -> [..., units].
+    Transformer layers with normalization first (pre-norm; Vaswani et al. 2017, arXiv 1706.03762). The memory of a lane
+    has (window - 1) * (2 * units * layers + 1) values. Features [..., F] -> [..., units].
 
     Args:
         units: Size of the features, a multiple of `heads`.
         heads: Attention heads, 4 by default.
         window: Number of rows that a row attends to, itself included; at least 2, 16 by default.
         layers: Transformer layers, 1 by default.
+        positions: distance: a learned bias of the scores for each distance (default); absolute: the number of the step
+            in its episode, as sines and cosines that are added to the features (Vaswani et al. 2017); rotary: queries
+            and keys are rotated by that number (RoPE; Su et al. 2021, arXiv 2104.09864).
+        gate: Whether a gated unit replaces each residual sum (GTrXL; Parisotto et al. 2019, arXiv 1910.06764, GRU-type
+            gating); False by default.
 
     Raises:
-        ValueError: A size below 1, units that are not a multiple of heads, or a window of one row.
+        ValueError: A size below 1, units that are not a multiple of heads, a window of one row, unknown positions, or
+            absolute or rotary ones with an odd size.
     """
 
     units: int
@@ -157,9 +162,16 @@ class Attention:
     heads: int = 4
     window: int = 16
     layers: int = 1
+    positions: Literal["distance", "absolute", "rotary"] = "distance"
+    gate: bool = False
 
     def __post_init__(self) -> None:
         check_sizes("Attention", self.units, self.heads, self.window, self.layers)
+        if self.positions not in ("distance", "absolute", "rotary"):
+            raise ValueError(f"Attention has the positions {self.positions!r}; use distance, absolute or rotary")
+        size = {"absolute": self.units, "rotary": self.units // self.heads}.get(self.positions, 0)
+        if size % 2:
+            raise ValueError(f"Attention has {self.positions} positions of {size} values; their number must be even")
         if self.units % self.heads:
             raise ValueError(f"Attention has {self.units} units for {self.heads} heads; heads must divide them")
         if self.window < 2:
@@ -173,12 +185,13 @@ class AttentionMemory(nn.Module):
     """The memory of an Attention: pre-norm transformer layers over cached keys and values.
 
     The state of a lane is a queue of `window` - 1 entries, oldest first. An entry has the keys and values of one row in
-    every layer, and a flag: 1 if it holds a row. Only distances between rows matter, so entries stay valid as they age.
+    every layer, and the number of the row in its episode, from 1 on; 0 if it holds no row. Keys and values depend on
+    this number at most, so entries stay valid as they age.
     """
 
     def __init__(self, size: int, config: Attention):
         super().__init__()
-        self.size, self.past_rows = config.units, config.window - 1
+        self.size, self.past_rows, self.positions = config.units, config.window - 1, config.positions
         self.inputs = make_orthogonal_linear(size, config.units, gain=1.0)
         self.layers: Any = nn.ModuleList(AttentionLayer(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.units)
@@ -195,7 +208,8 @@ class AttentionMemory(nn.Module):
         """Map T rows: [T, B, F], first [T, B], memory before row 0 -> [T, B, size], memory after the last row."""
         rows = len(features)
         entries = memory.unflatten(-1, (self.past_rows, self.entry_size))
-        cached, is_present = entries[..., :-1].tensor_split(2 * len(self.layers), -1), entries[..., -1] > 0
+        cached, numbers = entries[..., :-1].tensor_split(2 * len(self.layers), -1), entries[..., -1]
+        is_present, numbers = numbers > 0, self._number_rows(first.T, numbers[:, -1])
         episode = torch.cat((torch.zeros_like(is_present, dtype=torch.int64), first.T.long().cumsum(-1)), -1)
         is_present = torch.cat((is_present, torch.ones_like(first.T)), -1)  # [B, past + T]
         distance = torch.arange(rows, device=first.device).unsqueeze(-1) + self.past_rows
@@ -205,13 +219,29 @@ class AttentionMemory(nn.Module):
             is_near & is_present.unsqueeze(1) & (episode[:, self.past_rows :, None] == episode[:, None])
         )  # [B, T, past + T]
 
-        x, columns = self.inputs(features).transpose(0, 1), []
+        x, columns = self.embed(features.transpose(0, 1), numbers), []
         for index, layer in enumerate(self.layers):
-            x, keys, values = layer(x, cached[2 * index], cached[2 * index + 1], is_visible, distance)
+            x, keys, values = layer(x, cached[2 * index], cached[2 * index + 1], is_visible, distance, numbers)
             columns += [keys[:, rows:], values[:, rows:]]
-        same_episode = (is_present & (episode == episode[:, -1:]))[:, rows:].unsqueeze(-1).to(x.dtype)
-        memory = torch.cat((torch.cat(columns, -1) * same_episode, same_episode), -1).flatten(1)
+        same_episode = (is_present & (episode == episode[:, -1:]))[:, rows:].unsqueeze(-1).to(memory.dtype)
+        numbers = torch.cat((entries[..., -1], numbers), 1)[:, rows:].unsqueeze(-1)
+        memory = torch.cat((torch.cat(columns, -1) * same_episode, numbers * same_episode), -1).flatten(1)
         return self.norm(x).transpose(0, 1), memory
+
+    def embed(self, features: Tensor, numbers: Tensor) -> Tensor:
+        """Return the input of the layers [B, T, units], given the numbers [B, T] of the rows in their episodes."""
+        x = self.inputs(features)
+        if self.positions != "absolute":
+            return x
+        angles = compute_angles(numbers, self.size)
+        return x + torch.cat((angles.sin(), angles.cos()), -1).to(x.dtype)
+
+    @staticmethod
+    def _number_rows(first: Tensor, last: Tensor) -> Tensor:
+        """Return the numbers [B, T] of rows in their episodes, after a row with the number `last` [B]."""
+        count = torch.arange(1, first.shape[1] + 1, device=first.device)
+        start = (first * count).cummax(1).values  # the row at which the episode of each row starts, from 1; 0: before
+        return torch.where(start > 0, count - start + 1, count + last.unsqueeze(1)).float()
 
 
 class AttentionLayer(nn.Module):
@@ -220,7 +250,7 @@ class AttentionLayer(nn.Module):
     def __init__(self, config: Attention):
         super().__init__()
         units = config.units
-        self.heads = config.heads
+        self.heads, self.is_rotary = config.heads, config.positions == "rotary"
         self.norms: Any = nn.ModuleList(nn.LayerNorm(units) for _ in range(2))
         self.project = make_orthogonal_linear(units, 3 * units, gain=1.0)
         self.output = make_orthogonal_linear(units, units, gain=1.0)
@@ -229,10 +259,12 @@ class AttentionLayer(nn.Module):
             nn.ReLU(),
             make_orthogonal_linear(2 * units, units, gain=1.0),
         )
-        self.bias = nn.Parameter(torch.zeros(config.heads, config.window))  # by distance
+        # By distance; without parameters for other positions.
+        self.bias = nn.Parameter(torch.zeros(config.heads, config.window)) if config.positions == "distance" else None
+        self.gates: Any = nn.ModuleList(Gate(units) for _ in range(2)) if config.gate else [torch.add, torch.add]
 
     def forward(
-        self, x: Tensor, keys: Tensor, values: Tensor, is_visible: Tensor, distance: Tensor
+        self, x: Tensor, keys: Tensor, values: Tensor, is_visible: Tensor, distance: Tensor, numbers: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Attend to past and present rows, then apply the hidden layer.
 
@@ -242,18 +274,57 @@ class AttentionLayer(nn.Module):
             values: Values [B, past, units] of past rows.
             is_visible: Whether a row may attend to a past or present row [B, T, past + T].
             distance: Rows between them [T, past + T].
+            numbers: Numbers of the present rows in their episodes [B, T].
 
         Returns:
             Features [B, T, units], and keys and values [B, past + T, units] of past and present rows.
         """
         queries, new_keys, new_values = self.project(self.norms[0](x)).chunk(3, -1)
+        if self.is_rotary:
+            queries, new_keys = (rotate(part, numbers, self.heads) for part in (queries, new_keys))
         keys, values = torch.cat((keys, new_keys), 1), torch.cat((values, new_values), 1)
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (queries, keys, values))
         scores = q @ k.transpose(-1, -2) / sqrt(q.shape[-1])
-        scores = scores + self.bias[:, distance.clamp(0, self.bias.shape[1] - 1)]
+        if self.bias is not None:
+            scores = scores + self.bias[:, distance.clamp(0, self.bias.shape[1] - 1)]
         weights = scores.masked_fill(~is_visible.unsqueeze(1), -1e9).softmax(-1)
-        x = x + self.output((weights @ v).transpose(1, 2).flatten(-2))
-        return x + self.hidden(self.norms[1](x)), keys, values
+        x = self.gates[0](x, self.output((weights @ v).transpose(1, 2).flatten(-2)))
+        return self.gates[1](x, self.hidden(self.norms[1](x))), keys, values
+
+
+class Gate(nn.Module):
+    """A gated unit in place of a residual sum: it maps x and the output y of a layer, after relu, to (1 - z) x + z h.
+
+    r = sigmoid(W y + U x), z = sigmoid(W y + U x - 2), h = tanh(W y + U (r x)), each with its own matrices. It begins
+    near x (GTrXL, equation of the GRU-type gating; the bias is that of the paper).
+    """
+
+    def __init__(self, units: int):
+        super().__init__()
+        self.of_layer = make_orthogonal_linear(units, 3 * units, gain=1.0)
+        self.of_input = make_orthogonal_linear(units, 2 * units, gain=1.0)
+        self.of_reset = make_orthogonal_linear(units, units, gain=1.0)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        reset, update, new = self.of_layer(y.relu()).chunk(3, -1)
+        x_reset, x_update = self.of_input(x).chunk(2, -1)
+        new = (new + self.of_reset((reset + x_reset).sigmoid() * x)).tanh()
+        return x + (update + x_update - 2).sigmoid() * (new - x)
+
+
+def compute_angles(numbers: Tensor, size: int) -> Tensor:
+    """Return the angle of each number for each pair of `size` values, [..., size / 2]."""
+    frequencies = torch.exp(torch.arange(0, size, 2, device=numbers.device) * (-log(10_000) / size))
+    return numbers.unsqueeze(-1) * frequencies
+
+
+def rotate(x: Tensor, numbers: Tensor, heads: int) -> Tensor:
+    """Rotate the pairs of values of each head [B, T, units] by the angles of the numbers [B, T] of their rows."""
+    parts = x.unflatten(-1, (heads, -1))
+    first, second = parts.chunk(2, -1)
+    angles = compute_angles(numbers, parts.shape[-1]).unsqueeze(2)
+    sin, cos = angles.sin().to(x.dtype), angles.cos().to(x.dtype)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).flatten(-2)
 
 
 @dataclass(frozen=True)
@@ -281,7 +352,8 @@ class FrameStack:
 
     def __call__(self, spec: ObsSpec) -> FrameStackEncoder:
         channels, *others = spec.shape
-        stacked = replace(spec, shape=(channels * self.frames, *others), env_shape=None)
+        shape = (channels * self.frames, *others)
+        stacked = replace(spec, shape=shape, env_shape=None, rows=spec.rows * self.frames)
         return FrameStackEncoder(spec.shape, self.frames, self.encoder(stacked))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from algorithm.adapters.adapter import Adapter, EnvConfig, Recording, UnsupportedEnvironment
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.adapters.recording import choose_offscreen_backends
+from algorithm.adapters.self_play import Opponents, SelfPlay
 from algorithm.adapters.wrappers import EnvGroups, OnDemand, PreviousActionReward, RestartOnFailure, SharedAgents
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
@@ -30,7 +31,10 @@ class Environments:
         adapter_class: Adapter class of `base_config.env_type`.
         config: Configuration of the training environments. Its name is `base_config.env_name`; an `env.py` is
             imported when the environments are opened.
+        opponents: Opponents of training and of evaluation; None for self-play of nobody.
     """
+
+    opponents: tuple[Opponents, Opponents] | None = None
 
     def __init__(self, settings: Settings, folder: RunFolder):
         """Resolve the settings of the environments; `folder` holds env.py and receives log files."""
@@ -66,7 +70,8 @@ class Environments:
         """
         teams = {name: role.teams for name, role in self._folder.read_roles().items()}
         fields = {"on_episode_end": parameters.record_episode, "first_env": first_env}
-        return self._open(teams, self._settings.base.env_groups, parameters=parameters, **fields)
+        adapter = self._open(teams, self._settings.base.env_groups, parameters=parameters, **fields)
+        return SelfPlay(adapter, self.opponents[0]) if self.opponents else adapter
 
     def prepare_recording(self) -> None:
         """Choose how environments render without a display; some libraries read that when they are imported.
@@ -86,9 +91,12 @@ class Environments:
         The environment parameters are those of training, whose environments are in `n_processes` processes.
         """
         first_env = self.config.n_envs * n_processes
-        return OnDemand(
-            lambda: self._open(n_envs=self.count_evaluation_envs(), parameters=parameters, first_env=first_env)
-        )
+
+        def open_environments() -> Adapter:
+            adapter = self._open(n_envs=self.count_evaluation_envs(), parameters=parameters, first_env=first_env)
+            return SelfPlay(adapter, self.opponents[1]) if self.opponents else adapter
+
+        return OnDemand(open_environments)
 
     def count_evaluation_envs(self) -> int:
         """Return the number of environments in which evaluation episodes are played."""
@@ -106,6 +114,10 @@ class Environments:
                 "desired_goal, info)"
             )
         return compute_rewards
+
+    def collect_metrics(self) -> Mapping[str, float]:
+        """Return the metrics of the opponents, by name."""
+        return self.opponents[0].collect_metrics() if self.opponents else {}
 
     def find_evaluation_obstacle(self) -> str | None:
         """Return why the run cannot be evaluated during training; None if it can."""

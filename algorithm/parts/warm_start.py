@@ -39,7 +39,7 @@ class WarmStart:
     """
 
     def __init__(self, source: str, group: Path, log: Callable[[str], None]):
-        self.folder, which = _find_run(source, group)
+        self.folder, which = find_run(source, group, SETTING)
         self._log = log
         self._settings, self._roles = self.folder.load_settings(), self.folder.read_roles()
         try:
@@ -82,7 +82,7 @@ class WarmStart:
             self._log(f"parameters{suffix}: new, since {self.name} has none of this shape: {', '.join(missing)}")
 
 
-def _find_run(source: str, group: Path) -> tuple[RunFolder, str | None]:
+def find_run(source: str, group: Path, setting: str) -> tuple[RunFolder, str | None]:
     """Return the run that a setting names, and the checkpoint; None for the best. Raises UserError if it is missing."""
     name, at, which = source.rpartition("@")
     for path, checkpoint in ((source, None), (name, which)) if at else ((source, None),):
@@ -90,7 +90,7 @@ def _find_run(source: str, group: Path) -> tuple[RunFolder, str | None]:
             run = RunFolder(folder)
             if path and run.config_file.is_file():
                 return run, checkpoint
-    raise UserError(f"{SETTING} {source}: there is no such run; give its folder, as in runs/gym/cartpole/first")
+    raise UserError(f"{setting} {source}: there is no such run; give its folder, as in runs/gym/cartpole/first")
 
 
 def _name_tensors(agent: Agent, flat: State | None = None) -> dict[str, Tensor]:

@@ -172,6 +172,9 @@ class LocalFleet(Fleet):
     def save(self, manifest: Manifest) -> dict[str, Any]:
         return write_all(self.training, self._actor, manifest)
 
+    def collect_metrics(self) -> Mapping[str, float]:
+        return self.environments.collect_metrics()
+
     def advance(self, signals: DeferredSignals) -> bool:
         self._actor.run_tick(self.record_update)
         return self.monitor.tick(self._actor)

@@ -19,6 +19,7 @@ from algorithm.errors import UserError, redact_logins, summarize_error
 from algorithm.parts import run_folder
 from algorithm.parts.components_builder import ComponentsBuilder
 from algorithm.parts.make_env import Environments, describe_missing_limit
+from algorithm.parts.opponents import OpponentPool, add_opponents
 from algorithm.parts.provenance import record_session
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.seeding import CONFIRMATION, EVALUATION, RunSeeds
@@ -69,7 +70,7 @@ def train(
     base, seeds = settings.base, RunSeeds(settings.base.seed)
     timer = Timer(process_time) if base.is_on_cluster else Timer()  # collectors report their CPU seconds themselves
     environments, events = Environments(settings, folder), CallbackList(callbacks)
-    limits = _make_limits(settings, pause_at)
+    limits, pool = _make_limits(settings, pause_at), add_opponents(environments, settings, folder)
     fleet_class: type[Fleet] = find_class("runtime", base.runtime)
     fleet_class.check(settings)
     prepare_videos(settings, environments, limits.evaluates)
@@ -78,18 +79,18 @@ def train(
     store, checkpoint, warm_start = _prepare_start(folder, base, log)
     counters = checkpoint.counters if checkpoint else Counters()
     with ExitStack() as stack:
-        parameters = EnvironmentParameters(settings.reset, lambda: counters.env_steps / (limits.max_step or inf))
+        parameters = _make_parameters(settings, counters, limits, pool)
         fleet = stack.enter_context(closing(fleet_class(settings, folder, environments, parameters, counters)))
         fleet.open(limits.evaluates)
         eval_adapter = stack.enter_context(closing(environments.defer_evaluation(parameters, settings.n_actors)))
         _log_notes(settings, environments, limits, checkpoint, log)
         builder = ComponentsBuilder(settings, folder, checkpoint, log, fleet.sharing, initialize=warm_start)
-        training = _build_components(fleet, builder, timer)
+        training = _build_components(fleet, builder, timer, pool)
         history = History(training, counters)
         count_faults = stack.enter_context(record_faults(folder.path / "faults.log", log, counters))
         fleet.start(training, checkpoint)
         _check_roles(settings, folder, fleet.adapter.roles, log)
-        states: dict[str, Stateful] = {"history": history, "curriculum": parameters}
+        states: dict[str, Stateful] = {"history": history, "curriculum": parameters, "opponents": pool}
         writer = CheckpointWriter(store, fleet.save, states, log, events.on_checkpoint)
         evaluations = fleet.make_evaluations(eval_adapter, partial(_plan_episodes, limits, seeds, counters))
         events.callbacks.append(VideoRecorder(settings, environments, training, counters, folder, log))
@@ -160,7 +161,14 @@ def _prepare_start(
     return store, checkpoint, warm_start
 
 
-def _build_components(fleet: Fleet, builder: ComponentsBuilder, timer: Timer) -> TrainingComponents:
+def _make_parameters(
+    settings: Settings, counters: Counters, limits: Limits, pool: OpponentPool
+) -> EnvironmentParameters:
+    """Return the environment parameters, whose lessons end by returns, by env steps or by ratings."""
+    return EnvironmentParameters(settings.reset, lambda: counters.env_steps / (limits.max_step or inf), pool.get_rating)
+
+
+def _build_components(fleet: Fleet, builder: ComponentsBuilder, timer: Timer, pool: OpponentPool) -> TrainingComponents:
     """Build the components of all roles that are known, so that errors in them are raised before training starts."""
     adapter, build = fleet.adapter, forbid_new_role if fleet.sharing else builder
     training = TrainingComponents(adapter, build, timer=timer, grow_components=builder.grow)
@@ -172,6 +180,7 @@ def _build_components(fleet: Fleet, builder: ComponentsBuilder, timer: Timer) ->
     with fleet.build(roles, builder.checkpoint):
         for name, role in roles.items():
             training.by_role[name] = builder(name, role)
+    pool.connect(training)
     return training
 
 

@@ -5,16 +5,16 @@ import pytest
 
 pytest.importorskip("pettingzoo")
 
-from pettingzoo.test import parallel_api_test
-from pettingzoo.utils.conversions import parallel_to_aec
+from pettingzoo.test import api_test, parallel_api_test
 from pettingzoo.utils.wrappers import BaseParallelWrapper
 
-from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, UnsupportedEnvironment
+from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.adapters.pettingzoo import PettingZooAdapter
 from tests.adapters.configs import config
 from tests.adapters.contract import _random_actions, make_contract
 from tests.adapters.parallel import LATE, Race
 from tests.adapters.spaced import allowed
+from tests.adapters.turns import Nim
 
 NAME = "tests.adapters.parallel:Race"
 
@@ -160,14 +160,58 @@ def test_every_environment_is_closed():
     assert [env.closed for env in envs] == [1, 1]
 
 
-def test_agents_that_act_in_turn_are_an_error():
-    def make():
-        env = parallel_to_aec(Race())
-        env.env.metadata = env.metadata = {**env.metadata, "is_parallelizable": False}
-        return env
+TestTurns = make_contract(lambda: PettingZooAdapter(config("tests.adapters.turns:Nim", 3)))
+TestTruncatedTurns = make_contract(lambda: PettingZooAdapter(config(Nim, 2, {"kind": "truncated"}, 5)))
+TestTicTacToe = make_contract(lambda: PettingZooAdapter(config("classic/tictactoe_v3", 2)), package="pygame")
 
-    with pytest.raises(UnsupportedEnvironment, match=r"is turn-based \(AEC\): .* are not supported yet"):
-        PettingZooAdapter(config(make))
+
+def take_one(*fields, ticks=6, **args):
+    """Return {role: [(first, is_bootstrap_row, reward, alive, stones)]} of every tick in which one stone is taken."""
+    adapter = PettingZooAdapter(config(Nim, 1, args, *fields))
+    steps, ticked = adapter.reset(0), []
+    for _ in range(ticks):
+        fields = {role: (step, step.obs["observation"][0, 0]) for role, step in steps.items()}
+        ticked.append(
+            {
+                role: (
+                    bool(step.first[0]),
+                    bool(step.is_bootstrap_row[0]),
+                    float(step.reward[0]),
+                    bool(step.alive[0]),
+                    left,
+                )
+                for role, (step, left) in fields.items()
+            }
+        )
+        steps = act(adapter, steps)
+    return ticked
+
+
+def test_an_agent_has_a_row_in_its_turn_with_the_rewards_since_its_last_one():
+    assert take_one(stones=4) == [
+        {"ann": (True, False, 0, True, 4)},
+        {"bob": (True, False, 0, True, 3)},  # the reward before its first turn follows no action
+        {"ann": (False, False, 0, True, 2)},
+        {"bob": (False, False, 0.25, True, 1)},
+        {"ann": (False, True, -1, False, 0), "bob": (False, True, 1, False, 0)},
+        {"ann": (True, False, 0, True, 4)},
+    ]
+
+
+def test_an_agent_without_a_turn_has_no_row():
+    assert take_one(stones=1, ticks=3)[1:] == [{"ann": (False, True, 1, False, 0)}, {"ann": (True, False, 0, True, 1)}]
+
+
+def test_a_limit_truncates_the_episodes_of_agents_that_act_in_turn():
+    assert take_one(3, stones=9, ticks=5)[3:] == [
+        {"ann": (False, True, 0, True, 6), "bob": (False, True, 0.25, True, 6)},
+        {"ann": (True, False, 0, True, 9)},
+    ]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_environment_with_turns_passes_pettingzoos_tests():
+    api_test(Nim(), num_cycles=30)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -58,11 +58,10 @@ NAMES = [
     (DmControlAdapter, "cartpole-swingip", "'cartpole-swingip' is not a task .* did you mean cartpole-swingup"),
     (DmControlAdapter, "cartpole", "'cartpole' is not a task"),
     (DmControlAdapter, lambda: None, "env_type DM_CONTROL needs a name"),
-    (PettingZooAdapter, "sisl/multiwalkr_v9", "whose agents act simultaneously; did you mean sisl/multiwalker"),
-    (PettingZooAdapter, "classic/chess_v6", r"^env_name 'classic/chess_v6' is turn-based \(AEC\): .* supported yet$"),
+    (PettingZooAdapter, "sisl/multiwalkr_v9", "is not an environment of PettingZoo; did you mean sisl/multiwalker"),
     (PettingZooAdapter, "no_such_module:make", "a package: No module named 'no_such_module'; pip install no_such"),
     (PettingZooAdapter, "tests.adapters.parallel:no", "tests.adapters.parallel has no function or class 'no'"),
-    (PettingZooAdapter, lambda: object(), "cannot be opened: TypeError: object is not a ParallelEnv"),
+    (PettingZooAdapter, lambda: object(), "cannot be opened: TypeError: object is not an environment"),
     (ProbeAdapter, "corridor", "'corridor'.*truncation.*chain"),
 ]
 

@@ -55,7 +55,7 @@ CONTINUOUS, HYBRID = {"continuous": 2}, {"continuous": 1, "branches": [3]}
 SHORT = {"rollout_length": 4, "sequence_length": 6, "burn_in_step": 2}
 THREE_CRITICS = {"ensemble_q_num": 3, "ensemble_q_sample": 2}
 # By their paths, so that workers find the fakes, too.
-ENV_TYPES = {"any": "AnyAction", "growing": "Growing", "roles": "TwoRoles", "skipping": "Skipping"}
+ENV_TYPES = {"any": "AnyAction", "growing": "Growing", "pair": "Pair", "roles": "TwoRoles", "skipping": "Skipping"}
 
 
 def base(env_name, **settings):
@@ -175,6 +175,17 @@ RUNS = {
         "auxiliaries": {"episodic": {"memory": "embeddings", "units": 8, "embedding_size": 4, "neighbors": 3}},
         "encoder": "FrameStack(3, Vector(normalize=True))",
         "memory": "Lstm(6)",
+    },
+    "self-play, recurrent": {
+        "base_config": base("pair", evaluate_every=50),
+        "opponent_config": {"opponents": ["past", "random"], "save_steps": 30, "swap_steps": 20, "window": 3},
+        "acer_config": {"burn_in_step": 3},
+        "memory": "Gru(6)",
+    },
+    "self-play by turns of steps, ppo": {
+        "base_config": base("pair", algorithm="PPO", evaluate_every=50),
+        "opponent_config": {"opponents": ["past"], "save_steps": 20, "team_change": 60, "evaluation_opponent": "past"},
+        "ma_config": {"right": {"agent": "left"}},
     },
     "agents that are added, ppo": {
         "base_config": base("growing", algorithm="PPO"),

@@ -15,6 +15,7 @@ from algorithm.parts.env_folder import PROJECT_ENVS
 GROUPS = {
     "atari": "breakout pong",
     "dm_control": "cartpole_swingup cheetah_run humanoid_walk walker_run",
+    "entities": "collect",
     "exploration": "deep_sea noisy_tv",
     "goals": "point_maze",
     "gym": "acrobot cartpole frozen_lake lunar_lander lunar_lander_continuous mountain_car mountain_car_continuous "
@@ -25,6 +26,7 @@ GROUPS = {
     "minatar": "breakout space_invaders",
     "minigrid": "doorkey_5x5 key_corridor_s3r1 multiroom_n4_s5",
     "mujoco": "ant half_cheetah hopper humanoid inverted_pendulum walker2d",
+    "pettingzoo": "connect_four tictactoe",
     "pybullet": "inverted_pendulum",
     "unity": "3dball gridworld roller",
     "visual": "errand",

@@ -13,6 +13,7 @@ from algorithm.networks import (
     BranchedActorCritic,
     Chain,
     Conv,
+    Entities,
     FrameStack,
     Gru,
     ImpalaResNet,
@@ -106,6 +107,10 @@ CHANGING = "does not support batch norms, unit weights or spectral norms"
         (lambda: Attention(10, heads=4), "must divide"),
         (lambda: Attention(8, window=1), "at least 2"),
         (lambda: Attention(8, layers=0), "at least 1"),
+        (lambda: Attention(8, positions="learned"), "positions 'learned'; use distance, absolute or rotary"),
+        (lambda: Attention(6, heads=2, positions="rotary"), "rotary positions of 3 values; their number must be even"),
+        (lambda: Entities(10, heads=4), "must divide"),
+        (lambda: Entities(8)(ObsSpec((3,))), r"an observation \[3\] has no rows of entities"),
         (lambda: FrameStack(1, Vector()), "at least 2"),
         (
             lambda: make_acer(blueprint=Blueprint({"*": FrameStack(4, Vector())}), burn_in_step=3),
@@ -151,7 +156,7 @@ def test_only_a_branched_network_has_memories_after_the_torso(part):
 
 
 def test_further_arguments_are_given_by_name():
-    assert Attention(8) == Attention(units=8, heads=4, window=16, layers=1)
+    assert Attention(8) == Attention(units=8, heads=4, window=16, layers=1, positions="distance", gate=False)
     encoders = {"*": Vector()}
     assert Blueprint(encoders, body=None) == Blueprint(encoders=encoders)
     for make in (lambda: Attention(8, 2), lambda: Blueprint(encoders, Mlp(4))):

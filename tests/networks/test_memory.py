@@ -13,6 +13,7 @@ from torch import nn
 
 from algorithm.adapters.adapter import Adapter
 from algorithm.networks import Attention, Blueprint, FrameStack, Gru, Lstm, Mlp, Vector
+from algorithm.networks.memories import Gate, rotate
 from algorithm.networks.torso import Torso
 from algorithm.replay import Replay
 from algorithm.specs import ObsSpec
@@ -29,6 +30,8 @@ MEMORIES = {
     "lstm": Lstm(5),
     "attention": Attention(8, heads=2, window=4),
     "two layers of attention": Attention(8, heads=2, window=3, layers=2),
+    "attention, absolute positions": Attention(8, heads=2, window=4, positions="absolute"),
+    "attention, rotary positions and gates": Attention(8, heads=2, window=4, layers=2, positions="rotary", gate=True),
 }
 BLUEPRINTS = {
     **{name: Blueprint(body=Mlp(6), memory=memory) for name, memory in MEMORIES.items()},
@@ -164,6 +167,60 @@ def test_attention_without_distance_bias_equals_the_transformer_of_torch(window)
     first = torch.zeros(10, 2, dtype=torch.bool)
     outputs, _ = memory.unroll(features, first, torch.zeros(2, memory.state_size))
     torch.testing.assert_close(outputs, memory.norm(expected))
+
+
+def start_at(memory: nn.Module, number: int) -> torch.Tensor:
+    """Return a memory of one lane in which the last row, of zeros, has a number in its episode."""
+    state = torch.zeros(1, memory.past_rows, memory.entry_size)
+    state[:, -1, -1] = number
+    return state.flatten(1)
+
+
+@pytest.mark.parametrize("name", ["attention, absolute positions", "attention, rotary positions and gates"])
+def test_rotary_positions_are_distances_and_absolute_ones_are_numbers_of_steps(name):
+    memory, features, first = memory_of(name), torch.randn(7, 1, 6), torch.zeros(7, 1, dtype=torch.bool)
+    early, late = (memory.unroll(features, first, start_at(memory, number))[0][4:] for number in (1, 300))
+    assert torch.allclose(early, late, atol=1e-3) == ("rotary" in name)
+    swapped = memory.unroll(features[[0, 1, 3, 2, 4, 5, 6]], first, start_at(memory, 1))[0][4]
+    assert not torch.allclose(swapped, early[0], atol=1e-3)  # the order of rows matters
+
+
+def test_absolute_positions_are_those_of_the_transformer():
+    numbers, size = torch.tensor([[1.0, 2.0, 50.0]]), 8
+    memory = Attention(size, heads=2, window=4, positions="absolute")(6)
+    added = memory.embed(torch.zeros(1, 3, 6), numbers) - memory.inputs(torch.zeros(1, 3, 6))
+    for row, number in enumerate((1, 2, 50)):
+        for pair in range(size // 2):
+            angle = number / 10_000 ** (2 * pair / size)
+            expected = torch.tensor([np.sin(angle), np.cos(angle)], dtype=torch.float32)
+            torch.testing.assert_close(added[0, row, [pair, pair + size // 2]], expected, atol=1e-5, rtol=0)
+
+
+def test_rotation_keeps_lengths_and_makes_products_depend_on_the_distance():
+    q, k = torch.randn(2, 1, 1, 8, dtype=torch.float64)
+    products = [
+        (rotate(q, torch.tensor([[float(one)]]), 2) * rotate(k, torch.tensor([[float(other)]]), 2)).sum()
+        for one, other in [(3, 1), (13, 11), (3, 2)]
+    ]
+    torch.testing.assert_close(products[0], products[1])
+    assert abs(products[0] - products[2]) > 1e-3
+    torch.testing.assert_close(rotate(q, torch.tensor([[7.0]]), 2).norm(), q.norm())
+
+
+def test_a_gate_begins_near_its_input_and_follows_the_paper():
+    torch.manual_seed(0)
+    gate, x, y = Gate(4), torch.randn(3, 4), torch.randn(3, 4)
+    w, u = (
+        gate.of_layer.weight.detach().chunk(3),
+        [*gate.of_input.weight.detach().chunk(2), gate.of_reset.weight.detach()],
+    )
+    y_ = y.clamp(min=0)
+    r, z = torch.sigmoid(y_ @ w[0].T + x @ u[0].T), torch.sigmoid(y_ @ w[1].T + x @ u[1].T - 2)
+    expected = (1 - z) * x + z * torch.tanh(y_ @ w[2].T + (r * x) @ u[2].T)
+    torch.testing.assert_close(gate(x, y), expected)
+    for parameter in gate.parameters():
+        nn.init.zeros_(parameter)
+    torch.testing.assert_close(gate(x, y), x * (1 - 1 / (1 + np.exp(2))))
 
 
 def test_attention_learns_a_bias_by_distance():

@@ -107,7 +107,9 @@ class _Sensor:
         if len(shape) == 3 and sent.compression_type != api.NONE:
             self.spec = ObsSpec(self._shape, "uint8", high=255.0)
         else:
-            self.spec = ObsSpec((prod(shape),), env_shape=shape) if len(shape) == 2 else ObsSpec(self._shape)
+            is_variable = any(each & api.DimensionProperty.VARIABLE_SIZE for each in sent.dimension_properties[:1])
+            table = ObsSpec((prod(shape),), env_shape=shape, rows=shape[0] if is_variable else 0)
+            self.spec = table if len(shape) == 2 else ObsSpec(self._shape)
 
     def decode(self, observations: list[Any]) -> np.ndarray:
         """Return the observations [n, *shape] in the dtype of the spec."""

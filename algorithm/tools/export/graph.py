@@ -267,13 +267,14 @@ def step_attention(memory: AttentionMemory, features: Tensor, state: Tensor) -> 
     """Map one row; an entry of the memory is the keys and values of one step, and a 1."""
     entries = state.reshape(-1, memory.past_rows, memory.entry_size)
     *cached, flags = split_columns(entries, [*[memory.size] * (2 * len(memory.layers)), 1])
-    is_visible = torch.cat((flags, 0 * flags[:, :1] + 1), 1).transpose(1, 2) > 0
+    number = flags[:, -1:] + 1  # of this step in its episode
+    is_visible = torch.cat((flags, number), 1).transpose(1, 2) > 0
     distance = torch.arange(memory.past_rows, -1, -1).unsqueeze(0)
-    x, columns = memory.inputs(features).unsqueeze(1), []
+    x, columns = memory.embed(features.unsqueeze(1), number[..., 0]), []
     for index, layer in enumerate(memory.layers):
-        x, keys, values = layer(x, cached[2 * index], cached[2 * index + 1], is_visible, distance)
+        x, keys, values = layer(x, cached[2 * index], cached[2 * index + 1], is_visible, distance, number[..., 0])
         columns += [keys[:, -1:], values[:, -1:]]
-    entry = torch.cat((*columns, 0 * x[..., :1] + 1), -1)
+    entry = torch.cat((*columns, number), -1)
     after = torch.cat((entries[:, 1:], entry), 1)
     return memory.norm(x)[:, 0], after.reshape(-1, memory.state_size)
 

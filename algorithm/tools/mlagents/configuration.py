@@ -339,6 +339,17 @@ class PpoHyperparameters(PocaHyperparameters):
     )
 
 
+class SelfPlaySettings(Keys, extra="allow"):
+    """The keys of `self_play`, whose steps are here those of the team that learns."""
+
+    save_steps: Count = to("opponent_config.save_steps", default=20_000)
+    team_change: Count = to("opponent_config.team_change")
+    swap_steps: Count = to("opponent_config.swap_steps", default=2_000)
+    window: Count = to("opponent_config.window", default=10)
+    play_against_latest_model_ratio: Number = to("opponent_config.play_against_latest_model_ratio", default=0.5)
+    initial_elo: Number = to("opponent_config.initial_elo", default=1200.0)
+
+
 class SacHyperparameters(Keys):
     """The hyperparameters of the trainer sac."""
 
@@ -381,9 +392,7 @@ class Configuration(Keys):
     network_settings: NetworkSettings = NetworkSettings()
     reward_signals: RewardSignals = RewardSignals()
     behavioral_cloning: BehavioralCloning | None = UNSET
-    self_play: dict[Any, Any] | None = lost(
-        "there is no self-play against earlier weights; the teams of a behavior share the current network"
-    )
+    self_play: SelfPlaySettings | None = UNSET
     max_steps: Count = to("base_config.max_step", default=500_000)
     summary_freq: Count = to("base_config.log_every")
     checkpoint_interval: Count = to("base_config.save_every")

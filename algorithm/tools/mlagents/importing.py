@@ -14,7 +14,7 @@ from typing import Any
 from algorithm.adapters.curriculum import MultiRange, Uniform
 from algorithm.atomic_io import replace_text
 from algorithm.config.loader import resolve
-from algorithm.config.sections import Parameter, read_parameters
+from algorithm.config.parameters import Parameter, read_parameters
 from algorithm.config.yaml_layers import (
     Layer,
     Tree,
@@ -279,6 +279,10 @@ class Translation:
         signals = self.configuration.reward_signals
         if signals.model_fields_set and signals.extrinsic is None:
             self._set(f"{self.section}.reward_scale", 0.0, "the file does not use the reward of the scene")
+        if (self_play := self.configuration.self_play) is not None:
+            self._set("opponent_config.opponents", ["past"], "self_play: earlier versions of the agents")
+            if self_play.team_change is UNSET:
+                self._set("opponent_config.team_change", 5 * self_play.save_steps, "ML-Agents' default: 5 save_steps")
         if signals.gail:
             self._set("auxiliaries.gail.reward", "positive", "as in the trainer")
 

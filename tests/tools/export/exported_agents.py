@@ -9,6 +9,7 @@ from algorithm.networks import (
     Blueprint,
     Chain,
     Conv,
+    Entities,
     FrameStack,
     Gru,
     ImpalaResNet,
@@ -27,6 +28,7 @@ from tests.builders import make_acer
 
 VECTOR = {"Zeta": ObsSpec((5,)), "Alpha": ObsSpec((6,), env_shape=(3, 2))}  # not in the order of the alphabet
 IMAGE = {"Camera": ObsSpec((3, 9, 8), "uint8", high=255.0), "Speed": ObsSpec((2,))}
+BUFFER = {"Buffer": ObsSpec((15,), env_shape=(5, 3), rows=5), "Speed": ObsSpec((2,))}
 CONV = {"Camera": Conv((4, 3, 2), units=8), "*": Vector()}
 FRAMES = {"Camera": FrameStack(2, CONV["Camera"]), "*": Vector()}
 NETS = {
@@ -37,6 +39,9 @@ NETS = {
     "gru": (VECTOR, Blueprint(body=Mlp(8), memory=Gru(6))),
     "lstm": (VECTOR, Blueprint({"*": Vector(0.5)}, memory=Lstm(6))),
     "attention": (VECTOR, Blueprint(memory=Attention(8, heads=2, window=4, layers=2))),
+    "attention, rotary": (VECTOR, Blueprint(memory=Attention(8, heads=2, window=4, positions="rotary", gate=True))),
+    "attention, absolute": (VECTOR, Blueprint(memory=Attention(8, heads=2, window=3, positions="absolute"))),
+    "entities": (BUFFER, Blueprint({"Buffer": Entities(8, heads=2, layers=2), "*": Vector()}, body=Mlp(8))),
     "frames": (IMAGE, Blueprint({"Camera": FrameStack(3, Conv((4, 3, 2), units=8)), "*": FrameStack(2, Vector())})),
     "frames and lstm": (IMAGE, Blueprint(FRAMES, memory=Lstm(4))),
     "noisy": (VECTOR, Blueprint(body=NoisyMlp(8))),
