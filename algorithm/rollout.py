@@ -40,10 +40,19 @@ class Step:
     # [n] bool: False after a termination, or where an episode continues whose further rewards must not count: after the
     # loss of a life in a game.
     alive: np.ndarray
+    group: np.ndarray | None = None  # [n] int64: agents with the same number are a team; None if there are no teams
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return all arrays by name; the arrays of `obs` have the prefix `obs/`."""
-        fields = {name: getattr(self, name) for name in ("lane", "first", "is_bootstrap_row", "reward", "alive")}
+        names = (
+            "lane",
+            "first",
+            "is_bootstrap_row",
+            "reward",
+            "alive",
+            *(("group",) if self.group is not None else ()),
+        )
+        fields = {name: getattr(self, name) for name in names}
         return {**fields, **{f"obs/{name}": value for name, value in self.obs.items()}}
 
     @classmethod

@@ -13,6 +13,9 @@ import numpy as np
 
 # The observation [sum of branches] that is 1 for allowed actions, all branches concatenated; no network reads it.
 ACTION_MASK = "action_mask"
+# Observations of an agent's team, which only a centralised critic reads: those of the other members have this prefix.
+TEAM = "team/"
+TEAM_PRESENT, TEAM_ACTION = f"{TEAM}present", f"{TEAM}action"
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,11 @@ class ObsSpec:
     def _one_hot_layout(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         n_values = np.array(self.n_values, np.int64)
         return n_values, np.array(self.start or 0 * n_values, np.int64), np.cumsum(n_values) - n_values
+
+
+def select_observed(obs_specs: Mapping[str, ObsSpec]) -> dict[str, ObsSpec]:
+    """Return the observations that an agent's network reads: all but the action mask and those of its team."""
+    return {name: spec for name, spec in obs_specs.items() if name != ACTION_MASK and not name.startswith(TEAM)}
 
 
 def split_observation(obs: Any, names: Iterable[str]) -> Mapping[str, Any]:

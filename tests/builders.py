@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from algorithm.agents.a2c import A2C
 from algorithm.agents.acer.agent import Acer
 from algorithm.agents.agent import Agent, LossResult
+from algorithm.agents.poca import Poca
 from algorithm.agents.ppo import Ppo
 from algorithm.agents.reactor import Reactor
 from algorithm.agents.sac.agent import Sac
-from algorithm.agents.settings import A2CSettings, AcerSettings, PpoSettings, ReactorSettings, SacSettings
+from algorithm.agents.settings import A2CSettings, AcerSettings, PocaSettings, PpoSettings, ReactorSettings, SacSettings
 from algorithm.distributions import MASKED_LOGIT, FlattenedFamily
 from algorithm.networks import Blueprint, Mlp
 from algorithm.networks.normalization import find_batch_norms
@@ -83,6 +84,7 @@ acer_settings = partial(make_settings, AcerSettings, "acer_config")
 sac_settings = partial(make_settings, SacSettings, "sac_config")
 a2c_settings = partial(make_settings, A2CSettings, "a2c_config")
 ppo_settings = partial(make_settings, PpoSettings, "ppo_config")
+poca_settings = partial(make_settings, PocaSettings, "poca_config")
 reactor_settings = partial(make_settings, ReactorSettings, "reactor_config")
 
 
@@ -122,6 +124,7 @@ make_acer = partial(make_default, Acer, acer_settings, streams=NO_STREAMS)
 make_sac = partial(make_default, Sac, sac_settings)
 make_a2c = partial(make_default, A2C, a2c_settings, streams=NO_STREAMS)
 make_ppo = partial(make_default, Ppo, ppo_settings, streams=NO_STREAMS)
+make_poca = partial(make_default, Poca, poca_settings)
 make_reactor = partial(make_default, Reactor, reactor_settings)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -96,11 +96,15 @@ class TwoRoles(FakeAdapter):
 
 
 class Pair(FakeAdapter):
-    """An adapter with two roles of the same shapes."""
+    """An adapter with two roles of the same shapes; lane k of both are a team."""
 
     def __init__(self, config):
         starts = [0] * config.n_envs
         super().__init__({"left": THREE_ACTIONS, "right": THREE_ACTIONS}, {"left": starts, "right": starts})
+
+    def _make_step(self, name, role, action):
+        step = super()._make_step(name, role, action)
+        return replace(step, group=step.lane)
 
 
 class Skipping(Adapter):

@@ -118,6 +118,7 @@ class PettingZooAdapter(Adapter):
             is_bootstrap_row=np.array([row.is_bootstrap for row in rows]),
             reward=np.array([row.reward for row in rows], np.float32),
             alive=np.array([row.alive for row in rows]),
+            group=np.array([row.lane for row in rows], np.int64),  # the agents of one environment
         )
 
 

@@ -51,6 +51,7 @@ class StateValueAgent(Agent):
     """
 
     settings: A2CSettings | PpoSettings
+    has_values: bool = True  # whether the network of the policy has the values; otherwise another one has them
     policy: ActorCritic
     family: DistributionFamily[ClosedFormDistribution]
 
@@ -67,7 +68,7 @@ class StateValueAgent(Agent):
         self.streams = dict(sorted(streams.items()))
         self.family = make_policy_family(settings, role.action_spec)
         std_head = make_std_head(settings, role.action_spec)
-        n_values = 1 + len(streams)
+        n_values = self.has_values + len(streams)
         self.policy = ActorCritic(blueprint, role.obs_specs, self.family.statistics_size, n_values, std_head)
         self.groups = {
             "actor_critic": make_parameter_group(settings, self.policy, settings.learning_rate, settings.max_grad_norm)

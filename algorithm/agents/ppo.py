@@ -7,7 +7,8 @@ outputs of the network are closed forms.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,10 +22,35 @@ from algorithm.networks import batch_statistics
 from algorithm.rollout import Rollout
 
 
+@dataclass(frozen=True, kw_only=True)
+class PolicyUpdate:
+    """The update of the policy in a minibatch.
+
+    Attributes:
+        policy: The new policy at the T rows.
+        old_policy: The policy that acted.
+        rho: The ratios of the two [T, B].
+        advantage: The advantages [T, B], normalized if the settings say so.
+        clip_ratio: The clipping range, by its schedule.
+        value_clip: The clipping range of values; None: none.
+        direction: The ascent direction [T, B, S] of the statistics.
+        kl_excess: The mean KL divergence from the old policy, minus its limit; 0 without one.
+    """
+
+    policy: Any
+    old_policy: Any
+    rho: Tensor
+    advantage: Tensor
+    clip_ratio: float
+    value_clip: float | None
+    direction: Tensor
+    kl_excess: float
+
+
 class Ppo(StateValueAgent):
     """PPO: several epochs of minibatches of each rollout, with a clipped ratio of the new policy to the old one."""
 
-    Settings = PpoSettings
+    Settings: type[Any] = PpoSettings
     settings: PpoSettings
 
     def prepare(self, rollout: Rollout) -> Rollout:
@@ -51,59 +77,76 @@ class Ppo(StateValueAgent):
             outputs = self.policy.compute_outputs(features)
         with torch.inference_mode():
             statistics, v, stream_values = self.split_outputs(outputs)
-            policy = self.family(self.policy.mask_logits(statistics, rollout.obs))
-            old_policy = self.family(rollout.behavior)
-            rho = policy.log_ratio(old_policy, rollout.raw_action).clamp(max=20).exp()
-            advantage = targets["advantage"]
-            if settings.normalize_advantages:
-                advantage = normalize_advantages(advantage, valid, self.merge_moments)
-            clip_scale = self._compute_scale(settings.clip_ratio_schedule, settings.clip_ratio_final_fraction)
-            clip_ratio = settings.clip_ratio * clip_scale
-            value_clip = None if settings.value_clip is None else settings.value_clip * clip_scale
-            weight = clipped_importance(rho, advantage, clip_ratio)
-            entropy_coef = settings.entropy_coef * self._compute_scale(
-                settings.entropy_coef_schedule, settings.entropy_coef_final_fraction
-            )
-            policy_direction = policy.score(rollout.raw_action, weight)
-            if entropy_coef:
-                policy_direction = policy_direction.add(policy.entropy_gradient(), alpha=entropy_coef)
-            errors = [_compute_error(targets["value"], v, targets["old_value"], value_clip)]
+            update = self.compute_policy_update(rollout, statistics)
+            errors = [compute_error(targets["value"], v, targets["old_value"], update.value_clip)]
             stream_targets = {}
             for name, value in stream_values.items():
                 stream_targets[name] = torch.where(targets[f"valid/{name}"], targets[f"value/{name}"], value)
                 old_value = targets[f"old_value/{name}"]
-                errors.append(_compute_error(stream_targets[name], value, old_value, value_clip))
+                errors.append(compute_error(stream_targets[name], value, old_value, update.value_clip))
             weights = mean_weights(valid, rollout.weight)
             value_directions = (settings.value_coef * error.unsqueeze(-1) for error in errors)
-            ascent_direction = torch.cat((policy_direction, *value_directions), -1)
+            ascent_direction = torch.cat((update.direction, *value_directions), -1)
             ascent_direction = weights.unsqueeze(-1) * ascent_direction
-            kl_excess = 0.0
-            if settings.target_kl is not None:
-                kl_excess = ((weights * policy.kl(old_policy)).sum() - settings.target_kl).item()
 
         def compute_metrics() -> dict[str, Tensor]:
             metric_values = {
                 "train/critic_loss": squared_error(targets["value"], v),
-                "train/entropy": policy.entropy,
-                "train/kl_to_old_policy": policy.kl(old_policy),
-                "train/clip_fraction": ((rho - 1).abs() > clip_ratio).float(),
+                "train/entropy": update.policy.entropy,
+                "train/kl_to_old_policy": update.policy.kl(update.old_policy),
+                "train/clip_fraction": ((update.rho - 1).abs() > update.clip_ratio).float(),
                 "train/value": v,
             }
             for name, value in stream_values.items():
                 metric_values |= make_stream_metrics(name, stream_targets[name], value)
-            objectives = {"train/policy_objective": clipped_objective(rho, advantage, clip_ratio)}
-            return summarize_update(weights, metric_values, targets["value"], v, objectives)
+            objective = clipped_objective(update.rho, update.advantage, update.clip_ratio)
+            return summarize_update(weights, metric_values, targets["value"], v, {"train/policy_objective": objective})
 
         result = LossResult(
-            compute_metrics, lambda: td_error_stats(valid, targets["value"] - v), features, kl_excess=kl_excess
+            compute_metrics, lambda: td_error_stats(valid, targets["value"] - v), features, kl_excess=update.kl_excess
         )
         return {"actor_critic": surrogate_loss(ascent_direction.clone(), outputs)}, result
+
+    def compute_policy_update(self, rollout: Rollout, statistics: Tensor) -> PolicyUpdate:
+        """Return the ascent direction of the clipped objective and the entropy bonus, and what it consists of.
+
+        Args:
+            rollout: A minibatch, with the advantages [T, B] among its targets.
+            statistics: The statistics [T, B, S] of the new policy, without gradient and without the action mask.
+        """
+        settings, valid, advantage = self.settings, rollout.valid, rollout.targets["advantage"]
+        policy = self.family(self.policy.mask_logits(statistics, rollout.obs))
+        old_policy = self.family(rollout.behavior)
+        rho = policy.log_ratio(old_policy, rollout.raw_action).clamp(max=20).exp()
+        if settings.normalize_advantages:
+            advantage = normalize_advantages(advantage, valid, self.merge_moments)
+        clip_scale = self._compute_scale(settings.clip_ratio_schedule, settings.clip_ratio_final_fraction)
+        clip_ratio = settings.clip_ratio * clip_scale
+        entropy_scale = self._compute_scale(settings.entropy_coef_schedule, settings.entropy_coef_final_fraction)
+        entropy_coef = settings.entropy_coef * entropy_scale
+        direction = policy.score(rollout.raw_action, clipped_importance(rho, advantage, clip_ratio))
+        if entropy_coef:
+            direction = direction.add(policy.entropy_gradient(), alpha=entropy_coef)
+        kl_excess = 0.0
+        if settings.target_kl is not None:
+            weights = mean_weights(valid, rollout.weight)
+            kl_excess = ((weights * policy.kl(old_policy)).sum() - settings.target_kl).item()
+        return PolicyUpdate(
+            policy=policy,
+            old_policy=old_policy,
+            rho=rho,
+            advantage=advantage,
+            clip_ratio=clip_ratio,
+            value_clip=None if settings.value_clip is None else settings.value_clip * clip_scale,
+            direction=direction,
+            kl_excess=kl_excess,
+        )
 
     def _compute_scale(self, schedule: str, final_fraction: float) -> float:
         """Return a setting at the current progress of the run, as a fraction of its initial value."""
         return final_fraction + (1 - final_fraction) * (1 - self.progress) if schedule == "linear" else 1.0
 
 
-def _compute_error(target: Tensor, v: Tensor, old_value: Tensor, clip: float | None) -> Tensor:
+def compute_error(target: Tensor, v: Tensor, old_value: Tensor, clip: float | None) -> Tensor:
     """Return the negative gradient of the squared error of values [T, B], clipped unless `clip` is None."""
     return target - v if clip is None else clipped_error(target, v, old_value, clip)

@@ -129,6 +129,19 @@ class PpoSettings(StateValueSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PocaSettings(PpoSettings):
+    """The section `poca_config`; default_config.yaml has the defaults, units and meanings."""
+
+    team_size: Annotated[int, Range(at_least=2, at_most=1000), FixedOnResume("the saved critic has so many members")]
+    team_units: Annotated[int, Range(at_least=4), FixedOnResume("the saved critic has this size")]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.team_units % 4:
+            raise ValueError(f"team_units {self.team_units} must be a multiple of 4, the number of attention heads")
+
+
+@dataclass(frozen=True, kw_only=True)
 class CategoricalSettings:
     """The settings of rewards and of the kind of critic; default_config.yaml has the defaults, units and meanings.
 

@@ -24,7 +24,7 @@ from algorithm.auxiliaries.curiosity import InverseModel
 from algorithm.auxiliaries.settings import EpisodicSettings
 from algorithm.networks import Torso
 from algorithm.rollout import Rollout
-from algorithm.specs import ACTION_MASK, Role
+from algorithm.specs import Role, select_observed
 
 # Constants of "Never Give Up" (Badia et al. 2020, Algorithm 1).
 CLUSTER_DISTANCE = 0.008  # xi: smaller normalized squared distances count as 0
@@ -280,7 +280,7 @@ def _round(observation: np.ndarray, cell_size: float | None) -> np.ndarray:
 
 def _find_observations(pattern: str, role: Role) -> list[str]:
     """Return the names of the observations that match a pattern. Raises ValueError if there are none."""
-    names = [name for name in role.obs_specs if name != ACTION_MASK]
+    names = list(select_observed(role.obs_specs))
     matching = [name for name in names if fnmatchcase(name, pattern)]
     if not matching:
         raise ValueError(f"observations {pattern!r} is the name of no observation; they are {', '.join(names)}")

@@ -28,6 +28,7 @@ AGENTS = {
     "REACTOR": "algorithm.agents.reactor:Reactor",
     "A2C": "algorithm.agents.a2c:A2C",
     "PPO": "algorithm.agents.ppo:Ppo",
+    "POCA": "algorithm.agents.poca:Poca",
 }
 AUXILIARIES = {
     "curiosity": "algorithm.auxiliaries.curiosity:Curiosity",

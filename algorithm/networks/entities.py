@@ -63,8 +63,8 @@ class EntityEncoder(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         # The operators are those that Unity's packages import.
-        entities = obs.flatten(1).float().unflatten(1, self.shape)
-        absent = (entities.abs().sum(-1, keepdim=True) <= 0).float()  # [batch, rows, 1]
+        entities = obs.flatten(1).to(self.embed.weight.dtype).unflatten(1, self.shape)
+        absent = (entities.abs().sum(-1, keepdim=True) <= 0).to(entities.dtype)  # [batch, rows, 1]
         x = self.embed(entities).relu()
         for layer in self.layers:
             x = layer(x, absent.transpose(1, 2).unsqueeze(1))

@@ -25,7 +25,7 @@ from algorithm.networks.modules import (
 )
 from algorithm.networks.normalization import batch_statistics
 from algorithm.networks.precision import run_in_precision
-from algorithm.specs import ACTION_MASK, ObsSpec
+from algorithm.specs import ObsSpec, select_observed
 
 Factory = TypeVar("Factory")
 
@@ -84,7 +84,7 @@ class Torso(nn.Module):
         super().__init__()
         self.precision = torch.float32
         self.blueprint, self.obs_specs = blueprint, obs_specs
-        specs = {name: spec for name, spec in obs_specs.items() if name != ACTION_MASK}
+        specs = select_observed(obs_specs)
         self.names = list(specs)
         encoders = [build_module(_find_encoder(blueprint, name), spec, "forward") for name, spec in specs.items()]
         self.encoders: Any = nn.ModuleList(encoders)

@@ -12,6 +12,7 @@ from algorithm.adapters.adapter import Adapter, EnvConfig, Recording, Unsupporte
 from algorithm.adapters.curriculum import EnvironmentParameters
 from algorithm.adapters.recording import choose_offscreen_backends
 from algorithm.adapters.self_play import Opponents, SelfPlay
+from algorithm.adapters.team_view import TeamView
 from algorithm.adapters.wrappers import EnvGroups, OnDemand, PreviousActionReward, RestartOnFailure, SharedAgents
 from algorithm.config.loader import Settings
 from algorithm.config.registry import find_class
@@ -144,7 +145,10 @@ class Environments:
             adapter: Adapter = RestartOnFailure(make, base.max_env_restarts)
             if agents or adapter.shared_agents is not None:
                 adapter = SharedAgents(adapter, agents, teams)
-            return PreviousActionReward(adapter, base.observe_previous) if base.observe_previous else adapter
+            if base.observe_previous:
+                adapter = PreviousActionReward(adapter, base.observe_previous)
+            team_size = getattr(self._settings.agent, "team_size", None)
+            return TeamView(adapter, team_size) if team_size else adapter
         except UnsupportedEnvironment as error:
             raise UserError(f"base_config: {error}") from error
 

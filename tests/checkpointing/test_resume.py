@@ -50,6 +50,7 @@ SETTINGS = {
     "reactor_config": {**REPLAYED, "n_atoms": 11, "update_target_per_step": 7},
     "a2c_config": {"rollout_length": 8},
     "ppo_config": {"rollout_length": 8, "epochs": 3, "minibatches": 2},
+    "poca_config": {"rollout_length": 8, "epochs": 3, "minibatches": 2, "team_size": 3, "team_units": 8},
 }
 CONTINUOUS, HYBRID = {"continuous": 2}, {"continuous": 1, "branches": [3]}
 SHORT = {"rollout_length": 4, "sequence_length": 6, "burn_in_step": 2}
@@ -186,6 +187,12 @@ RUNS = {
         "base_config": base("pair", algorithm="PPO", evaluate_every=50),
         "opponent_config": {"opponents": ["past"], "save_steps": 20, "team_change": 60, "evaluation_opponent": "past"},
         "ma_config": {"right": {"agent": "left"}},
+    },
+    "poca, recurrent": {
+        "base_config": base("pair", algorithm="POCA", evaluate_every=50, observe_previous=["action"]),
+        "ma_config": {"right": {"agent": "left"}},
+        "encoder": "Vector(normalize=True)",
+        "memory": "Gru(6)",
     },
     "agents that are added, ppo": {
         "base_config": base("growing", algorithm="PPO"),

@@ -80,6 +80,7 @@ class Decoder:
             obs=obs,
             reward=reward + group_reward,
             interrupted=np.array([agent.max_step_reached for agent in agents], bool),
+            group=np.array([agent.group_id for agent in agents], np.int64),
         )
 
     def _read_masks(self, agents: list[Any]) -> np.ndarray:

@@ -31,6 +31,7 @@ METRICS = {
 SCENE, LESSON = "scene/", "lesson/"  # what the names of statistics start with, and then those of lessons
 LESSON_NAME = "Environment/Lesson Number/"
 # ML-Agents' numbers of the ways in which the values of a statistic are aggregated.
+GROUP_BITS = 32  # of the numbers of groups in a scene
 AVERAGE, MOST_RECENT, SUM, HISTOGRAM = range(4)
 
 SceneStatistics = Mapping[str, Sequence[tuple[float, int]]]  # {name: values, each with its aggregation}
@@ -46,12 +47,14 @@ class Batch:
         reward: [n] float32, the agent's own and its group's rewards since its last decision.
         interrupted: [n] bool, whether the episode was truncated rather than terminated; meaningless for agents that
             await a decision.
+        group: [n] int64, the number of the agent's group (`SimpleMultiAgentGroup`) in the scene; 0: no group.
     """
 
     agent: np.ndarray
     obs: Mapping[str, np.ndarray]
     reward: np.ndarray
     interrupted: np.ndarray
+    group: np.ndarray
 
     def __len__(self) -> int:
         return len(self.agent)
@@ -170,6 +173,7 @@ class LaneAssignment:
             is_bootstrap_row=np.ones(len(rows), bool),
             reward=terminals.reward[rows],
             alive=terminals.interrupted[rows],
+            group=self._number_groups(terminals.group[rows], np.array(lanes)),
         )
 
     def _make_decision_step(self, decisions: Batch, last_rewards: Mapping[int, float]) -> Step:
@@ -191,7 +195,12 @@ class LaneAssignment:
             is_bootstrap_row=np.zeros(len(lanes), bool),
             reward=reward[order],
             alive=alive[order],
+            group=self._number_groups(decisions.group[order], self.active_lanes[order]),
         )
+
+    def _number_groups(self, group: np.ndarray, lane: np.ndarray) -> np.ndarray:
+        """Return numbers of groups [n] that are unique over all scenes; an agent without a group is one of its own."""
+        return np.where(group > 0, (self.lanes[0].number << GROUP_BITS) + group, -1 - lane)
 
     def _assign_lanes(self, agents: list[int]) -> list[Lane]:
         """Return the lane of each agent; an agent without one is assigned a lane."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from algorithm.adapters.wrappers import PREVIOUS_ACTION, PREVIOUS_REWARD, find_previous_kinds
 from algorithm.errors import UserError, summarize_error
-from algorithm.specs import ACTION_MASK, ObsSpec, Role
+from algorithm.specs import ACTION_MASK, ObsSpec, Role, select_observed
 
 VERSION = 3.0  # the version of the names below: ModelApiVersion.MLAgents2_0
 BATCH = "batch"  # name of the first axis, which may have any length
@@ -119,7 +119,7 @@ class Signature:
                 f"this agent observes {PREVIOUS_REWARD} (base_config.observe_previous), but Unity passes no reward to "
                 "a model: train without it"
             )
-        observed = {name: spec for name, spec in role.obs_specs.items() if name not in (ACTION_MASK, PREVIOUS_ACTION)}
+        observed = {name: spec for name, spec in select_observed(role.obs_specs).items() if name != PREVIOUS_ACTION}
         action = role.action_spec
         previous = action.encoded_size if PREVIOUS_ACTION in role.obs_specs else 0
         sensors = tuple(ObservationInput.of(name, spec) for name, spec in observed.items())
