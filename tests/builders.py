@@ -28,7 +28,7 @@ from algorithm.networks import Blueprint, Mlp
 from algorithm.networks.normalization import find_batch_norms
 from algorithm.returns import ESTIMATORS, RewardStream, find_estimators
 from algorithm.rollout import Rollout, Step
-from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
+from algorithm.specs import ACTION_MASK, TEAM, TEAM_ACTION, TEAM_PRESENT, ActionSpec, ObsSpec, Role, select_observed
 from algorithm.training.learner import Learner
 
 CONFIG = Path(__file__).parents[1] / "default_config.yaml"
@@ -95,6 +95,13 @@ def make_role(
     spec = spec or ActionSpec(branches=(actions,))
     mask = {ACTION_MASK: ObsSpec((sum(spec.branches),), "uint8")} if masked else {}
     return Role(lanes, {"obs": ObsSpec((size,)), **mask}, spec)
+
+
+def add_team(role: Role, others: int = 2) -> Role:
+    """Return a role whose lanes have observations of `others` other members of a team, as `TeamView` adds them."""
+    specs = {f"{TEAM}{name}": ObsSpec((others, *spec.shape)) for name, spec in select_observed(role.obs_specs).items()}
+    specs |= {TEAM_PRESENT: ObsSpec((others + 1,)), TEAM_ACTION: ObsSpec((others, role.action_spec.encoded_size))}
+    return replace(role, obs_specs={**role.obs_specs, **specs})
 
 
 def make_agent(
@@ -250,6 +257,9 @@ def random_rollout_of(agent: Agent, role: Role, seed: int = 0, rows: int = 6) ->
         behavior[..., -allowed_statistics.shape[-1] :][~allowed_statistics] = MASKED_LOGIT
     else:
         allowed = np.ones((rows + 1, columns, sum(spec.branches)), bool)
+    for name in role.obs_specs.keys() - obs.keys():  # of a team
+        value = rng.normal(size=(rows + 1, columns, *role.obs_specs[name].shape))
+        obs[name] = (value < 0.5 if name == TEAM_PRESENT else value).astype(np.float32)
     for start, actions in zip(np.cumsum((0, *spec.branches)), spec.branches, strict=False):
         chances = rng.random((rows, columns, actions)) * allowed[:-1, :, start : start + actions]
         parts.append(chances.argmax(-1)[..., None])

@@ -102,7 +102,7 @@ class _Members:
         lane, is_last = step.lane, step.is_bootstrap_row
         for key, value in self.obs.items():
             value[lane] = step.obs[key]
-        self.group[lane], self.active[lane] = step.group, ~is_last
+        self.group[lane], self.active[lane] = step.group, ~is_last | step.alive  # those of a truncation are present
         members = {group: np.flatnonzero(self.active & (self.group == group)) for group in np.unique(step.group)}
         seen = np.full((len(lane), self.others), -1)
         for row, group in enumerate(step.group.tolist()):
@@ -111,7 +111,7 @@ class _Members:
                 count = len(others) + 1
                 raise UserError(f"poca_config.team_size is {len(self.seen[0]) + 1}; a team of {self.name} has {count}")
             seen[row, : len(others)] = others
-        self.seen[lane] = seen
+        self.seen[lane], self.active[lane] = seen, ~is_last
         is_present = seen >= 0
         has_left = is_last & ~step.alive & is_present.any(1)
         obs = {f"{TEAM}{key}": value[seen.clip(0)] for key, value in self.obs.items()}

@@ -112,12 +112,13 @@ class Poca(Ppo):
         with batch_statistics(valid, commits=True):
             features = self.policy.torso.unroll(obs, rollout.first[rows], rollout.memory)
             statistics = self.policy.compute_outputs(features)
-            v, baseline = self.critic(obs)
+            values = torch.stack(self.critic(obs), -1)
+        v, baseline = values.detach().unbind(-1)
         with torch.inference_mode():
             update = self.compute_policy_update(rollout, statistics.detach())
             weights = mean_weights(valid, rollout.weight).unsqueeze(-1)
             errors = [
-                compute_error(targets["value"], value.detach(), targets[name], update.value_clip)
+                compute_error(targets["value"], value, targets[name], update.value_clip)
                 for value, name in ((v, "old_value"), (baseline, "old_baseline"))
             ]
             policy_direction = weights * update.direction
@@ -137,10 +138,9 @@ class Poca(Ppo):
 
         losses = {
             "actor_critic": surrogate_loss(policy_direction.clone(), statistics),
-            "team_critic": surrogate_loss(critic_direction.clone(), torch.stack((v, baseline), -1)),
+            "team_critic": surrogate_loss(critic_direction.clone(), values),
         }
-        errors_of_v = targets["value"] - v.detach()
         result = LossResult(
-            compute_metrics, lambda: td_error_stats(valid, errors_of_v), features, kl_excess=update.kl_excess
+            compute_metrics, lambda: td_error_stats(valid, targets["value"] - v), features, kl_excess=update.kl_excess
         )
         return losses, result

@@ -136,7 +136,7 @@ class Torso(nn.Module):
         rows = {name: value.unsqueeze(0) for name, value in obs.items()}
         n_rows = len(obs[self.names[0]])
         first = torch.ones((1, n_rows), dtype=torch.bool, device=obs[self.names[0]].device)
-        return self._encode_rows(self.select_inputs(rows, first, torch.zeros(n_rows, 0), 0, 1))
+        return self._encode_rows(self.select_inputs(rows, first, torch.zeros(n_rows, 0, device=first.device), 0, 1))
 
     def select_inputs(
         self, obs: Mapping[str, Tensor], first: Tensor, frames: Tensor, begin: int, end: int

@@ -327,6 +327,7 @@ RULES: Mapping[str, Sequence[Callable[[ProbeResult], Iterator[Suggestion]]]] = {
     "REACTOR": (limit_episodes, look_ahead, start_early),
     "A2C": (limit_episodes, look_ahead, scale_rewards),
     "PPO": (limit_episodes, look_ahead, scale_rewards),
+    "POCA": (limit_episodes, look_ahead, scale_rewards),
 }
 
 

@@ -20,7 +20,16 @@ from algorithm.networks.precision import Placement
 from algorithm.rollout import Rollout
 from algorithm.specs import ACTION_MASK, ActionSpec, Role
 from algorithm.training.learner import Learner
-from tests.builders import compute_gradient, make_agent, make_role, make_step, random_rollout_of, read_defaults, update
+from tests.builders import (
+    add_team,
+    compute_gradient,
+    make_agent,
+    make_role,
+    make_step,
+    random_rollout_of,
+    read_defaults,
+    update,
+)
 
 LANES, ROWS = 4, 6
 KINDS = {
@@ -97,12 +106,14 @@ class AgentContract:
     algorithm: ClassVar[str]  # its name in the registry
     kinds: ClassVar[tuple[str, ...]] = tuple(KINDS)
     changes: ClassVar[dict[str, Any]] = {}  # settings that are not the defaults
+    has_teams = False  # whether the agent learns from the observations of a team
     reads_values = False  # whether an update needs values on the host
 
     def make(self, kind: str, network: str, masked: bool = False, seed: int = 0, **changes: Any) -> tuple[Agent, Role]:
         if kind not in self.kinds:
             pytest.skip(f"{self.algorithm} has no {kind} actions")
         agent_class, role = find_class("algorithm", self.algorithm), make_role(LANES, spec=KINDS[kind], masked=masked)
+        role = add_team(role) if self.has_teams else role
         settings = {**read_defaults(f"{self.algorithm.lower()}_config"), **self.changes, **changes}
         return make_agent(agent_class, agent_class.Settings(**settings), role, NETWORKS[network], seed), role
 

@@ -50,5 +50,10 @@ class TestPpo(AgentContract):
     changes = {"normalize_advantages": False}
 
 
+class TestPoca(AgentContract):
+    algorithm, has_teams = "POCA", True
+    changes = {"normalize_advantages": False, "team_size": 3, "team_units": 8}
+
+
 def test_every_algorithm_is_tested():
     assert {contract.algorithm for contract in AgentContract.__subclasses__()} == AGENTS.keys()

@@ -9,24 +9,22 @@ import pytest
 import torch
 
 from algorithm.networks import Blueprint, Mlp
-from algorithm.specs import TEAM_ACTION, TEAM_PRESENT, ActionSpec, ObsSpec, Role
+from algorithm.specs import TEAM_ACTION, TEAM_PRESENT
 from tests.agents import literal
-from tests.builders import compute_gradient, make_poca, random_rollout_of, to_float64
+from tests.builders import add_team, compute_gradient, make_poca, make_role, random_rollout_of, to_float64
 
-ROLE = Role(
-    literal.COLUMNS,
-    {
-        "obs": ObsSpec((3,)),
-        "team/obs": ObsSpec((2, 3)),
-        TEAM_PRESENT: ObsSpec((3,)),
-        TEAM_ACTION: ObsSpec((2, 4)),
-    },
-    ActionSpec(branches=(4,)),
-)
+ROLE = add_team(make_role(literal.COLUMNS, actions=4))
 
 
 def make_agent(**settings):
-    agent = make_poca(ROLE, Blueprint(encoders={"*": literal.PassThrough()}, body=Mlp(6)), team_size=3, team_units=8, entropy_coef=0.1, **settings)
+    agent = make_poca(
+        ROLE,
+        Blueprint(encoders={"*": literal.PassThrough()}, body=Mlp(6)),
+        team_size=3,
+        team_units=8,
+        entropy_coef=0.1,
+        **settings,
+    )
     literal.move_parameters(agent.policy, 0.3, seed=1)
     literal.move_parameters(agent.critic, 0.3, seed=2)
     agent.policy.double()

@@ -14,6 +14,7 @@ from algorithm.parts.env_folder import PROJECT_ENVS
 # Folders that a user adds to envs/ are not tested.
 GROUPS = {
     "atari": "breakout pong",
+    "cooperative": "escape",
     "dm_control": "cartpole_swingup cheetah_run humanoid_walk walker_run",
     "entities": "collect",
     "exploration": "deep_sea noisy_tv",

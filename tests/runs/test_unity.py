@@ -283,3 +283,15 @@ def test_ctrl_c_interrupts_a_run_that_waits_for_play(tmp_path):
     assert trainer.returncode == 130, rest
     assert "Interrupted. Checkpoint saved in runs/unity/task/a" in rest
     assert RunFolder.find("unity/task", "a").find_latest().counters.env_steps > 100
+
+
+def test_the_critic_of_a_group_attends_to_its_members_and_the_file_for_unity_does_not(tmp_path):
+    write(tmp_path, "escape", copies=2, steps=600)
+    poca = [f"poca_config.{setting}" for setting in ("rollout_length=16", "team_size=3", "team_units=8", "epochs=2")]
+    folder = run("--set", "base_config.algorithm=POCA", "base_config.export=end", *poca)
+    role = folder.read_roles()["Escape"]
+    assert role.lanes == 6 and {"team/Room", "team/present", "team/action"} < set(role.obs_specs)
+    onnx = pytest.importorskip("onnx")
+    graph = onnx.load(folder.path / "Escape.onnx").graph
+    assert [each.name for each in graph.input] == ["obs_0", "action_masks"]
+    assert any(float(row["train/baseline_loss/Escape"] or 0) > 0 for row in read_metrics(folder))

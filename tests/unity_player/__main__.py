@@ -14,13 +14,14 @@ import numpy as np
 
 from tests.unity_player.faults import KINDS, Faults
 from tests.unity_player.scene import Task
-from tests.unity_player.tasks import Arrivals, BalanceBall, Duel, Grid, Hybrid, Staggered, TwoBehaviors
+from tests.unity_player.tasks import Arrivals, BalanceBall, Duel, Escape, Grid, Hybrid, Staggered, TwoBehaviors
 
 Make = Callable[[np.random.Generator, argparse.Namespace], Task]
 TASKS: dict[str, Make] = {
     "arrivals": lambda rng, options: Arrivals(rng),
     "balance_ball": lambda rng, options: BalanceBall(rng),
     "duel": lambda rng, options: Duel(rng, options.late),
+    "escape": lambda rng, options: Escape(rng),
     "grid": lambda rng, options: Grid(rng, options.agents, options.size, options.layout, options.png),
     "hybrid": lambda rng, options: Hybrid(rng),
     "staggered": lambda rng, options: Staggered(rng),

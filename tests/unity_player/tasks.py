@@ -353,6 +353,50 @@ class TwoBehaviors(Task):
         self.sign = self.rng.integers(0, 3, self.agents)
 
 
+class Escape(Task):
+    """A group of three agents in a room with a gate, of which one, next to the lever, has to stay behind.
+
+    An agent observes whether the gate is open, whether it is next to the lever, and the share of ticks that are over.
+    Its actions are wait, pull and leave. An agent that pulls, or leaves through the open gate, terminates; each that
+    leaves earns a group reward of 0.5, each tick 0.01. After 10 ticks, or without an agent, the episode ends.
+    """
+
+    name = "Escape?team=0"
+    behaviors = {name: Behavior((Sensor("Room", (3,)),), branches=(3,))}
+    agents, limit = 3, 10
+
+    def reset(self) -> dict[str, list[News]]:
+        self._start()
+        return {self.name: [self._news(agent) for agent in self.present]}
+
+    def step(self, actions: Mapping[str, Mapping[int, Action]]) -> dict[str, list[News]]:
+        chosen = {agent: action.discrete[0] for agent, action in actions[self.name].items()}
+        self.tick += 1
+        safe = [agent for agent, action in chosen.items() if self.is_open and action == 2]
+        gone = {*safe, *(agent for agent, action in chosen.items() if action == 1)}
+        self.is_open |= chosen.get(self.near) == 1
+        self.present = [agent for agent in self.present if agent not in gone]
+        over, reward = self.tick == self.limit or not self.present, 0.01 + 0.5 * len(safe)
+        news = []
+        for agent in chosen:
+            done = agent in gone or over
+            news.append(
+                replace(self._news(agent), done=done, interrupted=done and agent not in gone, group_reward=reward)
+            )
+        if over:
+            self._start()
+            news += [self._news(agent) for agent in self.present]
+        return {self.name: news}
+
+    def _start(self) -> None:
+        self.tick, self.is_open, self.present = 0, False, list(range(self.agents))
+        self.near = int(self.rng.integers(self.agents))
+
+    def _news(self, agent: int) -> News:
+        observed = np.array([self.is_open, agent == self.near, self.tick / self.limit], "<f4")
+        return News(agent, (observed,), group=1)
+
+
 class Duel(Task):
     """Two teams of two agents; each agent observes a number, which is its best action.
 

@@ -238,7 +238,7 @@ class UnityAdapter(Adapter):
             LOG.warning(f"Waiting for Unity on port {self.launch.get_port(0)}: press Play in the editor")
 
     def _make_steps(self, ticks: Mapping[int, SceneTick]) -> deque[dict[str, Step]]:
-        """Return the final rows of all environments, if there are any, and then the rows that await a decision."""
+        """Return the final rows of lanes that await a decision again, if there are any, and then all other rows."""
         for tick in ticks.values():
             self._agent_roles |= tick.roles
             self._statistics.add(tick.statistics)
@@ -253,10 +253,11 @@ class UnityAdapter(Adapter):
                     decision_parts += [] if next_step is None else [next_step]
                     for episode_return in returns:
                         self._on_episode_end(role, episode_return)
-            if final_parts:
-                finals[role] = merge_steps(final_parts)
-            if decision_parts:
-                next_steps[role] = merge_steps(decision_parts)
+            earlier, together = _split_finals(final_parts, decision_parts)
+            if earlier:
+                finals[role] = merge_steps(earlier)
+            if together:
+                next_steps[role] = merge_steps(together)
         self._active_steps = next_steps
         return deque([finals, next_steps] if finals and next_steps else [finals or next_steps])
 
@@ -461,3 +462,14 @@ def check_protocol() -> str:
     from algorithm.adapters.unity.self_test import run_self_test  # which loads ML-Agents' client
 
     return run_self_test()
+
+
+def _split_finals(finals: Sequence[Step], decisions: Sequence[Step]) -> tuple[list[Step], list[Step]]:
+    """Return the final rows of lanes that also await a decision, and the other final rows with the decisions.
+
+    The rows of one tick are thus in one Step, unless a lane has two of them.
+    """
+    decided = np.concatenate([np.zeros(0, np.int64), *(part.lane for part in decisions)])
+    split = [(final, np.isin(final.lane, decided)) for final in finals]
+    earlier = [final.take(again) for final, again in split if again.any()]
+    return earlier, [*decisions, *(final.take(~again) for final, again in split if not again.all())]

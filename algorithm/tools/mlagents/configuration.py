@@ -161,7 +161,7 @@ class Memory(Keys, extra="allow"):
     sequence_length: Count = lost(
         "gradients pass through the whole rollout, rollout_length steps",
         (),
-        lambda configuration: configuration.algorithm == "PPO",
+        lambda configuration: configuration.algorithm in ("PPO", "POCA"),
         default=64,
     )
 
@@ -421,8 +421,8 @@ class Configuration(Keys):
 class PocaConfiguration(Configuration):
     """The keys of a behavior with the trainer poca."""
 
-    trainer, algorithm = "poca", "PPO"
-    note = "poca becomes PPO: the reward of a group is added to each agent's reward, without a critic of the group"
+    trainer, algorithm = "poca", "POCA"
+    note = "poca becomes POCA, for teams of up to poca_config.team_size agents; agents without a group are teams of one"
 
     time_horizon: Count = to("agent.rollout_length", default=64)
     hyperparameters: PocaHyperparameters = PocaHyperparameters()
@@ -443,7 +443,7 @@ class PocaConfiguration(Configuration):
 class PpoConfiguration(PocaConfiguration):
     """The keys of a behavior with the trainer ppo."""
 
-    trainer = "ppo"
+    trainer, algorithm = "ppo", "PPO"
     note = "ppo becomes PPO, whose buffer has rollout_length (time_horizon) steps of every agent"
 
     hyperparameters: PpoHyperparameters = PpoHyperparameters()

@@ -57,12 +57,16 @@ class Escape(ParallelEnv):
         self.agents = [] if is_over else [agent for agent in acting if agent not in gone]
         terminated = {agent: agent in gone for agent in acting}
         truncated = {agent: is_over and agent not in gone for agent in acting}
-        return self._observe(acting), dict.fromkeys(acting, reward), terminated, truncated, {agent: {} for agent in acting}
+        return (
+            self._observe(acting),
+            dict.fromkeys(acting, reward),
+            terminated,
+            truncated,
+            {agent: {} for agent in acting},
+        )
 
     def _observe(self, agents: list[str]) -> dict[str, np.ndarray]:
-        return {
-            agent: np.array([self.is_open, agent == self.near, self.steps / STEPS], np.float32) for agent in agents
-        }
+        return {agent: np.array([self.is_open, agent == self.near, self.steps / STEPS], np.float32) for agent in agents}
 
 
 def make() -> Escape:

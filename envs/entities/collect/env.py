@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 SIDE = 7  # of the grid, in cells
-ITEMS, DISTRACTORS = (1, 4), (4, 12)  # smallest and largest number at the start of an episode
+ITEMS, DISTRACTORS = (1, 4), (2, 8)  # smallest and largest number at the start of an episode
 STEPS = 40  # of an episode
 PENALTY = 0.25  # of a distractor
 MOVES = np.array([(0, 1), (0, -1), (1, 0), (-1, 0)])

@@ -226,7 +226,7 @@ def test_a_player_that_does_not_start_is_an_error_of_one_line(changes, why, tmp_
 def test_a_single_color_camera_without_graphics_is_an_error_of_one_line():
     def batch(count):
         obs, zeros = {"Camera": pictures[:count]}, np.zeros(count, np.float32)
-        return Batch(agent=np.arange(count), obs=obs, reward=zeros, interrupted=zeros > 0)
+        return Batch(agent=np.arange(count), obs=obs, reward=zeros, interrupted=zeros > 0, group=zeros.astype(int))
 
     pictures = np.zeros((2, 3, 8, 8), np.float32)
     tick = SceneTick({"Eye?team=0": (batch(2), batch(0))}, {"Eye?team=0": Role(1, CAMERA, ActionSpec(1))})

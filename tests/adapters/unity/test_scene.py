@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -19,6 +21,7 @@ def batch(*rows: tuple) -> Batch:
         obs={"obs": np.array(obs, np.float32).reshape(-1, 1)},
         reward=np.array(reward, np.float32),
         interrupted=np.array(interrupted, bool),
+        group=np.zeros(len(rows), np.int64),
     )
 
 
@@ -220,3 +223,12 @@ def test_statistics_are_aggregated_as_the_scene_requests():
     statistics.add({"mean": [(8.0, 0)], "last": [(7.0, 1)], "sum": [(2.0, 2)], "shape": [(4.0, 3), (6.0, 3)]})
     assert statistics.take() == {"mean": 4.0, "last": 7.0, "sum": 3.0, "shape": 5.0}
     assert statistics.take() == {}
+
+
+def test_groups_have_numbers_that_are_unique_over_all_scenes():
+    first, second = (LaneAssignment(lane, 2, reject) for lane in (0, 2))
+    steps = []
+    for lanes, groups in ((first, [5, 0]), (second, [5, 5])):
+        decisions = replace(batch((1, 0), (2, 0)), group=np.array(groups))
+        steps.append(lanes(decisions, batch())[1].group.tolist())
+    assert steps[0][1] < 0 < steps[0][0] != steps[1][0] == steps[1][1] > 0
