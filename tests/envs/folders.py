@@ -46,8 +46,9 @@ def load(name: str, file: str = "env.py") -> ModuleType:
 
 
 def find_simulators() -> list[str]:
-    """Return the folders whose env.py contains a simulator rather than a wrapper of a Gymnasium environment."""
-    return [name for name in FOLDERS_WITH_CODE if load(name).make().spec is None]
+    """Return the folders whose env.py contains a simulator of one agent, not a wrapper of a Gymnasium environment."""
+    teams = [name for name in FOLDERS_WITH_CODE if name.startswith("cooperative/")]
+    return [name for name in FOLDERS_WITH_CODE if name not in teams and load(name).make().spec is None]
 
 
 @dataclass

@@ -29,6 +29,8 @@ def test_every_network_is_a_blueprint(name):
 
 @pytest.mark.parametrize("name", FOLDERS_WITH_CODE)
 def test_goals_are_within_5_percent_of_the_optimum(name):
-    goal = read_variant(PROJECT_ENVS / name / "config.yaml", "default")["goal"]["return"]
+    goal = (read_variant(PROJECT_ENVS / name / "config.yaml", "default")["goal"] or {}).get("return")
+    if goal is None:
+        pytest.skip("returns differ between the agents of a team")
     optimum = load(name).mean_optimum()
     assert optimum - 0.05 * abs(optimum) <= goal <= optimum

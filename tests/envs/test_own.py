@@ -11,8 +11,12 @@ from tests.envs.folders import FOLDERS_WITH_CODE, find_simulators, load, play
 
 MASKED = [name for name in FOLDERS_WITH_CODE if name.startswith("masked/")]
 EPISODES = 30
-LONGEST = {"exploration/noisy_tv": 60, "goals/point_maze": 60}  # steps of an episode at most; 24 in all others
-TRUNCATED = {"goals/point_maze"}  # after the longest episode; all others terminate
+LONGEST = {
+    "exploration/noisy_tv": 60,
+    "goals/point_maze": 60,
+    "entities/collect": 40,
+}  # steps of an episode at most; 24 in all others
+TRUNCATED = {"goals/point_maze", "entities/collect"}  # after the longest episode; all others terminate
 
 
 def mask_of(env, obs, info):
