@@ -28,7 +28,7 @@ UNITY = ["mlagents-envs>=0.28,<0.29", "grpcio>=1.66", "protobuf>=4.25"]
 MINARI = ["minari>=0.5", "h5py>=3.10"]  # datasets of demonstrations
 RAY = ["ray>=2.40"]  # without Ray's own extras
 # Files for Unity, and running them.
-ONNX = ["onnx>=1.16", "onnxruntime>=1.19"]
+ONNX = ["onnx>=1.16", "onnxruntime>=1.19", "onnxscript>=0.5", "safetensors>=0.4"]
 # Searches for settings.
 TUNE = ["optuna>=5"]
 # Recordings of episodes.

@@ -169,6 +169,7 @@ class BaseConfig(Section, title="base_config"):
     evaluate_greedy: bool
     keep_checkpoints: Count
     export: Literal["never", "end", "checkpoints"]
+    export_format: Literal["barracuda", "sentis", "sentis_dynamo", "plain"]
     tracker: Literal["none", "wandb", "mlflow", "trackio"]
     histograms: list[Literal["actions", "weights"]]
     max_env_restarts: Annotated[int | None, Range(at_least=0)]

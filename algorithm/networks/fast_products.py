@@ -133,12 +133,13 @@ def is_ordered_product(rows: int, units: int, inputs: int) -> bool:
 
 
 def _is_large(x: Tensor, weight: Tensor) -> bool:
+    if type(x) is not Tensor:  # a symbol, as in an export, whose number of rows must not be read
+        return False
     rows, (units, inputs) = x.shape[:-1].numel(), weight.shape
     return (
         (rows * inputs * units >= MIN_MULTIPLICATIONS or rows * max(inputs, units) >= MIN_VALUES)
         and x.dtype == weight.dtype == torch.float32
         and x.device.type == "cpu"
-        and type(x) is Tensor  # not a symbol, as in an export
         and not torch.is_autocast_enabled("cpu")
     )
 

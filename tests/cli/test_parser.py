@@ -57,9 +57,9 @@ USES = {
     "init gym/acrobot --force --set a.b=1": ("Init", {"folder": "gym/acrobot", "force": True, "set": ["a.b=1"]}),
     "doctor": ("Doctor", {"env": None}),
     "doctor unity/3dball --editor -p 5005": ("Doctor", {"env": "unity/3dball", "editor": "editor", "port": 5005}),
-    "export unity/3dball -n a --ckpt 500 --barracuda --use-env-nn": (
+    "export unity/3dball -n a --ckpt 500 --format barracuda --use-env-nn": (
         "Export",
-        {"env": "unity/3dball", "name": "a", "ckpt": "500", "barracuda": True, "use_env_nn": True},
+        {"env": "unity/3dball", "name": "a", "ckpt": "500", "format": "barracuda", "use_env_nn": True},
     ),
     "import-mlagents walker.yaml --force": ("Import", {"file": Path("walker.yaml"), "force": True}),
 }
@@ -99,7 +99,7 @@ def test_a_line_has_its_command_and_options_in_common_spellings(line):
         ("gym/pendulum -c sac --tune 30 --save-as fast", "tune ENV [options]"),
         ("--init=gym/taxi", "init GROUP/NAME [options]"),
         ("--doctor", "doctor [ENV] [options]"),
-        ("unity/3dball -n 'my run' --export --barracuda", "export ENV [options]"),
+        ("unity/3dball -n 'my run' --export --format plain", "export ENV [options]"),
         ("--import_mlagents walker.yaml --force", "import-mlagents CONFIG.yaml [options]"),
     ],
 )
@@ -137,7 +137,7 @@ def test_a_folder_with_the_name_of_a_command_is_reached_by_its_path():
         ("lst", "no environment folder and no command 'lst'; did you mean: python main.py list?"),
         ("lights", "no environment folder 'lights' with a config.yaml under ./envs; did you mean masked/lights?"),
         ("list --seed 1", "unknown option --seed; python main.py list --help lists every option"),
-        ("export gym/cartpole --barracda", "unknown option --barracda; did you mean --barracuda?"),
+        ("export gym/cartpole --formt plain", "unknown option --formt; did you mean --format?"),
         ("tune", "the following arguments are required: ENV; python main.py tune --help lists every option"),
         ("list gym/cartpole more", "unexpected argument 'more'"),
     ],

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from algorithm.adapters.wrappers import PREVIOUS_ACTION
 from algorithm.agents.agent import Agent
 from algorithm.atomic_io import open_synced, sync_folder
 from algorithm.checkpointing.checkpoint import Checkpoint, preserve_process_state
@@ -24,34 +22,27 @@ from algorithm.parts.components_builder import load_agent
 from algorithm.parts.run_folder import RunFolder
 from algorithm.program import DEFAULT_ROLE, get_install_command
 from algorithm.runs.callbacks import Callback
-from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
-from algorithm.tools.export.graph import OPSET, ExportModule, make_metadata, make_model
+from algorithm.specs import ActionSpec, ObsSpec, Role
+from algorithm.tools.export.graph import BARRACUDA_OPSET, DYNAMO_OPSET, OPSET, ExportModule, make_metadata, make_model
+from algorithm.tools.export.parity import ParityCheck
+from algorithm.tools.export.plain import export_plain
 from algorithm.tools.export.requirements import (
     BATCH,
-    CONTINUOUS,
-    CONTINUOUS_MODE,
-    DISCRETE,
-    DISCRETE_MODE,
-    MASKS,
-    MEMORY_OUT,
     Signature,
     find_violations,
-    make_runner,
 )
+from algorithm.tools.export.result import ExportFailed, ExportResult, check_file_name
 
 EXPORT_CHECKPOINTS = "checkpoints"  # value of base_config.export
 PACKAGES = ("onnx", "onnxruntime")
-# Of the comparison of a file with its agent.
-OBSERVATIONS = 64  # observations in each batch size
-BATCHES = (1, 3)  # batch sizes
-STEPS = 20  # consecutive steps of an agent with memory
-SAMPLES = 1000  # sampled actions in the check of action masks
-TOLERANCE = 1e-4  # largest difference of an action or a memory value
+OPSETS = {"barracuda": BARRACUDA_OPSET, "sentis": OPSET, "sentis_dynamo": DYNAMO_OPSET}  # of the formats for Unity
+PLAIN = "plain"  # the format without Unity's names
+PACKAGES_OF_FORMAT = {"sentis_dynamo": ("onnxscript",), PLAIN: ("safetensors",)}
 
 
-def check_packages() -> None:
-    """Raise UserError, with the command that installs it, if a package that an export needs is missing."""
-    for name in PACKAGES:
+def check_packages(kind: str) -> None:
+    """Raise UserError, with the command that installs it, if a package that a format needs is missing."""
+    for name in (*PACKAGES, *PACKAGES_OF_FORMAT.get(kind, ())):
         try:
             import_module(name)
         except ImportError as error:
@@ -59,39 +50,8 @@ def check_packages() -> None:
             raise UserError(f"an export needs the extra onnx ({reason}): {get_install_command('onnx')}") from error
 
 
-class ExportFailed(Exception):
-    """An error for a file that Unity would reject, or whose outputs differ from the agent's; the file is deleted."""
-
-    def __init__(self, role: str, violations: list[str]):
-        count = f"{len(violations)} violation{'s' * (len(violations) > 1)}"
-        super().__init__(f"{role} was not exported: {count}")
-        self.role, self.violations = role, violations
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportResult:
-    """The description of a file that has been written."""
-
-    role: str
-    path: Path
-    size: int  # in bytes
-    opset: int
-    inputs: dict[str, list]
-    outputs: dict[str, list]
-    parity: float  # largest difference from the agent
-    seconds: float
-
-    def __str__(self) -> str:
-        shapes = [
-            f"{what} " + ", ".join(f"{name} [{', '.join(map(str, shape))}]" for name, shape in ports.items())
-            for what, ports in (("inputs", self.inputs), ("outputs", self.outputs))
-        ]
-        size = f"{self.size / 1000:,.1f} kB, opset {self.opset}"
-        return f"{self.path}: {size}; {'; '.join(shapes)}; parity {self.parity:.1g}; {self.seconds:.1f} s"
-
-
 def export_roles(
-    settings: Settings, folder: RunFolder, checkpoint: Checkpoint, target: Path, opset: int = OPSET
+    settings: Settings, folder: RunFolder, checkpoint: Checkpoint, target: Path, kind: str
 ) -> Iterator[ExportResult | ExportFailed]:
     """Write `<role>.onnx` for each role of a checkpoint, and yield the result of each role.
 
@@ -102,13 +62,13 @@ def export_roles(
         folder: Folder of the run.
         checkpoint: Checkpoint whose weights are exported.
         target: Folder for the files.
-        opset: Version of ONNX's operators.
+        kind: Format of the files: a key of `OPSETS`, or `PLAIN`.
 
     Raises:
-        UserError: If a package is missing, or a network cannot be expressed in this opset.
+        UserError: If a package is missing, or a network cannot be expressed in this format.
         CheckpointError: If the checkpoint cannot be read.
     """
-    check_packages()
+    check_packages(kind)
     known = folder.read_roles()
     for name in checkpoint.roles:
         if name not in known:
@@ -119,7 +79,11 @@ def export_roles(
         with preserve_process_state():
             agent = load_agent(replace(settings.for_role(name), base=on_cpu), folder, checkpoint, name, role)
             try:
-                result = export_role(agent, name, role, checkpoint.counters.env_steps, target, opset)
+                env_steps = checkpoint.counters.env_steps
+                if kind == PLAIN:
+                    result = export_plain(agent, name, role, env_steps, target)
+                else:
+                    result = export_role(agent, name, role, env_steps, target, OPSETS[kind])
             except ExportFailed as failed:
                 result = failed
         yield result
@@ -140,8 +104,7 @@ def export_role(agent: Agent, name: str, role: Role, env_steps: int, target: Pat
         ExportFailed: With every violation.
         UserError: If the network cannot be expressed in this opset, or the name is not that of a file.
     """
-    if Path(name).name != name:
-        raise UserError(f"role {name!r} cannot be exported: its file {name}.onnx would be in another folder")
+    check_file_name(name)
     start = time.perf_counter()
     signature = Signature.of(role, agent.state_size)
     model = make_model(ExportModule(agent, signature), opset, make_metadata(name, role, signature, env_steps))
@@ -171,120 +134,6 @@ def export_role(agent: Agent, name: str, role: Role, env_steps: int, target: Pat
     )
 
 
-class ParityCheck:
-    """A comparison of a file with the deterministic actions and the memory of its agent, and of its action masks.
-
-    Args:
-        agent: Agent on the CPU.
-        role: Observations and actions of the agent.
-        signature: Inputs and outputs of the file.
-        content: Content of the file.
-
-    Attributes:
-        error: The largest difference between the file and its agent.
-        violations: A line for each output beyond the tolerance, and for each masked action.
-    """
-
-    def __init__(self, agent: Agent, role: Role, signature: Signature, content: bytes):
-        self.agent, self.role, self.signature = agent, role, signature
-        self.error, self.violations = 0.0, list[str]()
-        self._run, self._rng = make_runner(content), np.random.default_rng(0)
-        for batch in BATCHES:
-            for _ in range(-(-OBSERVATIONS // batch)):
-                self._compare_steps(batch, steps=1)
-        if signature.memory:
-            self._compare_steps(BATCHES[-1], STEPS)
-        if signature.branches:
-            self._check_masks()
-
-    def _compare_steps(self, n: int, steps: int) -> None:
-        """Compare the decisions at the first steps of `n` episodes, for the same random observations.
-
-        The agent and its file each have their own memory.
-        """
-        signature, family = self.signature, self.agent.family
-        memory, previous, file_memory = (
-            np.zeros((n, size), np.float32) for size in (self.agent.state_size, signature.previous, signature.memory)
-        )
-        for _ in range(steps):
-            obs = sample_observations(self.role, self._rng, n)
-            outputs = self._run(signature.make_feed(obs, file_memory))
-            if signature.previous:
-                obs[PREVIOUS_ACTION] = previous
-            statistics, memory = self.agent.policy.act(obs, memory)
-            mode = family.mode(statistics)
-            if signature.continuous:
-                self._compare(CONTINUOUS_MODE, outputs, family.to_action(mode)[:, : signature.continuous])
-            if signature.branches:
-                self._compare_indices(outputs[DISCRETE_MODE], mode, statistics)
-            expected = memory
-            if signature.previous:
-                actions = [outputs[name].astype(np.float32) for name in (CONTINUOUS, DISCRETE) if name in outputs]
-                previous = self.role.action_spec.encode(np.concatenate(actions, -1))  # that Unity executes
-                expected = np.concatenate((memory, previous), -1)
-            if signature.memory:
-                self._compare(MEMORY_OUT, outputs, expected.reshape(n, 1, -1))
-                file_memory = outputs[MEMORY_OUT].reshape(n, -1)
-
-    def _compare(self, name: str, outputs: Mapping[str, np.ndarray], expected: np.ndarray) -> None:
-        """Record the difference between an output and what it should be."""
-        error = float(np.abs(outputs[name] - expected).max(initial=0.0))
-        self.error = max(self.error, error)
-        if not error <= TOLERANCE:
-            self._report(name, f" by {error:.2g}")
-
-    def _compare_indices(self, found: np.ndarray, mode: np.ndarray, statistics: np.ndarray) -> None:
-        """Compare the most probable actions; another index with the same probability is accepted."""
-        other = np.concatenate((mode[:, : self.signature.continuous], found.astype(np.float32)), -1)
-        policy = self.agent.family(torch.from_numpy(statistics))
-        difference = policy.log_prob(torch.from_numpy(mode)) - policy.log_prob(torch.from_numpy(other))
-        if difference.abs().max() > TOLERANCE:
-            self._report(DISCRETE_MODE)
-
-    def _report(self, name: str, size: str = "") -> None:
-        """Add the violation of an output, unless it has one."""
-        if not any(line.startswith(name) for line in self.violations):
-            self.violations.append(f"{name} differs from the agent's{size}")
-
-    def _check_masks(self) -> None:
-        """Check that no masked action is chosen."""
-        obs, memory = sample_observations(self.role, self._rng, SAMPLES), np.zeros((SAMPLES, self.signature.memory))
-        feed = self.signature.make_feed(obs, memory.astype(np.float32))
-        feed[MASKS] = sample_masks(self.signature.branches, self._rng, SAMPLES)
-        outputs, ends = self._run(feed), np.cumsum(self.signature.branches)
-        for branch, allowed in enumerate(np.split(feed[MASKS], ends[:-1], 1)):
-            for name in (DISCRETE, DISCRETE_MODE):
-                taken = np.take_along_axis(allowed, outputs[name][:, branch : branch + 1].astype(np.int64), 1)
-                if not taken.all():
-                    count = f"{(taken == 0).sum()} of {SAMPLES}"
-                    self.violations.append(f"{name} chose a masked action of branch {branch} in {count} cases")
-
-
-def sample_observations(role: Role, rng: np.random.Generator, n: int) -> dict[str, np.ndarray]:
-    """Return random observations {name: [n, ...]} of a role, in which some actions are masked."""
-    obs = {name: _sample_observation(spec, rng, n) for name, spec in role.obs_specs.items()}
-    if ACTION_MASK in obs:
-        obs[ACTION_MASK] = sample_masks(role.action_spec.branches, rng, n).astype(np.uint8)
-    return obs
-
-
-def _sample_observation(spec: ObsSpec, rng: np.random.Generator, n: int) -> np.ndarray:
-    if spec.n_values:
-        return _sample_one_hot(spec.n_values, rng, n).astype(spec.dtype)
-    if spec.dtype == "uint8":
-        return rng.integers(int(spec.high) + 1, size=(n, *spec.shape), dtype=np.uint8)
-    return rng.standard_normal((n, *spec.shape)).astype(spec.dtype)
-
-
-def sample_masks(branches: tuple[int, ...], rng: np.random.Generator, n: int) -> np.ndarray:
-    """Return random masks [n, sum of branches] that allow at least one action of each branch."""
-    return np.maximum(_sample_one_hot(branches, rng, n), rng.random((n, sum(branches))) < 0.5).astype(np.float32)
-
-
-def _sample_one_hot(counts: tuple[int, ...], rng: np.random.Generator, n: int) -> np.ndarray:
-    return np.concatenate([np.eye(count)[rng.integers(count, size=n)] for count in counts], 1)
-
-
 class RunExporter(Callback):
     """An exporter of a run in training, controlled by `base_config.export`.
 
@@ -303,7 +152,7 @@ class RunExporter(Callback):
             UserError: If a package is missing.
         """
         self._settings, self._folder, self._log = settings, folder, log
-        check_packages()
+        check_packages(settings.base.export_format)
 
     def on_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Export a saved checkpoint into its folder; the files are deleted together with the checkpoint."""
@@ -321,7 +170,8 @@ class RunExporter(Callback):
         log_success: Callable[[str], None] = lambda line: None,
     ) -> None:
         try:
-            for result in export_roles(self._settings, self._folder, find_checkpoint(), target):
+            kind = self._settings.base.export_format
+            for result in export_roles(self._settings, self._folder, find_checkpoint(), target, kind):
                 if isinstance(result, ExportFailed):
                     self._log(f"{result}: {'; '.join(result.violations)}")
                 else:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from copy import deepcopy
 from functools import partial, reduce
 from itertools import accumulate, pairwise
@@ -35,6 +37,7 @@ from algorithm.specs import ACTION_MASK, Role
 from algorithm.tools.export.requirements import BATCH, MASKS, MEMORY_IN, ObservationInput, Signature
 
 OPSET = 15  # for Sentis and the Inference Engine, in versions 3.x and 4.x of ML-Agents' package
+DYNAMO_OPSET = 21  # for Sentis 2.6 and newer; onnxruntime draws no random numbers in opset 22 and later
 BARRACUDA_OPSET = 9  # for Barracuda, in versions 1.x and 2.x
 
 Observations = Mapping[str, Tensor]
@@ -106,7 +109,7 @@ def make_model(export_module: ExportModule, opset: int, metadata: Mapping[str, s
     import onnx
 
     try:
-        serialized = _trace(export_module, opset)
+        serialized = (_trace_dynamo if opset >= DYNAMO_OPSET else _trace)(export_module, opset)
     except Exception as error:  # a module in nn.py, and the exporter, may raise any error
         raise UserError(f"this network cannot be expressed in opset {opset}: {summarize_error(error)}") from error
     model = onnx.load_from_string(serialized)
@@ -134,6 +137,34 @@ def _trace(export_module: ExportModule, opset: int) -> bytes:
             dynamic_axes={name: {0: BATCH} for name in (*inputs, *outputs)},
         )
     return memory.getvalue()
+
+
+def _trace_dynamo(export_module: ExportModule, opset: int) -> bytes:
+    """Return the serialized graph of a module, from torch's newer exporter, which needs onnxscript."""
+    inputs, outputs = export_module.signature.inputs(), list(export_module.signature.computed_outputs())
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    with warnings.catch_warnings(), torch.no_grad(), ExitStack() as stack:
+        stack.callback(logging.disable, disabled)
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            export_module,
+            tuple(torch.zeros((2, *shape)) for shape in inputs.values()),
+            dynamo=True,
+            opset_version=opset,
+            input_names=list(inputs),
+            output_names=outputs,
+            dynamic_shapes={"inputs": tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs)},
+            verbose=False,
+        )
+    assert program is not None
+    model = program.model_proto
+    del model.functions[:], model.metadata_props[:], model.graph.metadata_props[:], model.graph.value_info[:]
+    for node in model.graph.node:
+        del node.metadata_props[:]  # the places of the code on this machine
+    for value in model.graph.input:
+        value.type.tensor_type.shape.dim[0].dim_param = BATCH
+    return bytes(model.SerializeToString())
 
 
 def _simplify(graph: Any) -> None:

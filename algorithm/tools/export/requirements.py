@@ -24,7 +24,7 @@ CONTINUOUS, DISCRETE = "continuous_actions", "discrete_actions"
 CONTINUOUS_SIZE, DISCRETE_SIZES = "continuous_action_output_shape", "discrete_action_output_shape"
 CONTINUOUS_MODE, DISCRETE_MODE = "deterministic_continuous_actions", "deterministic_discrete_actions"
 VERSION_NUMBER, MEMORY_SIZE = "version_number", "memory_size"
-OPSETS = range(9, 16)
+OPSETS = (*range(9, 16), 21)
 MAX_AXES = 8
 INTEGER_OUTPUTS = (DISCRETE, DISCRETE_MODE)
 RULES = {
@@ -226,7 +226,7 @@ def _check_container(model: Any) -> Iterator[str]:
 def _check_operators(model: Any, opset: int) -> Iterator[str]:
     found = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
     if found not in OPSETS:
-        yield f"O2: opset {found}; Unity's packages read {OPSETS[0]} (Barracuda) to {OPSETS[-1]}"
+        yield f"O2: opset {found}; Unity's packages read 9 (Barracuda) to 15, and Sentis 2.6 reads {OPSETS[-1]}"
     elif found != opset:
         yield f"O2: opset {found} instead of {opset}"
     table, name = (BARRACUDA, "Barracuda") if found == OPSETS[0] else (SENTIS, "Sentis")

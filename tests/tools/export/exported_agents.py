@@ -23,7 +23,8 @@ from algorithm.networks import (
 )
 from algorithm.networks.normalization import find_batch_norms
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
-from algorithm.tools.export.export import ExportResult, export_role
+from algorithm.tools.export.export import export_role
+from algorithm.tools.export.result import ExportResult
 from tests.builders import make_acer
 
 VECTOR = {"Zeta": ObsSpec((5,)), "Alpha": ObsSpec((6,), env_shape=(3, 2))}  # not in the order of the alphabet

@@ -46,7 +46,7 @@ def test_a_run_of_gymnasium_is_exported(task, command):
     assert one["size"] == Path(one["path"]).stat().st_size and one["parity"] < 1e-4
 
     first = int(min(path.name for path in (RUN / "checkpoints").iterdir()))
-    shown = command(f"export mine/task --barracuda --ckpt {first}").out
+    shown = command(f"export mine/task --format barracuda --ckpt {first}").out
     assert "agent.onnx: " in shown and "opset 9; inputs obs_0 [batch, 4], action_masks [batch, 2]; outputs" in shown
     model = onnx.load(one["path"])
     assert model.opset_import[0].version == 9
@@ -137,5 +137,5 @@ def test_a_failed_export_is_one_line(task, command):
     command(f"{TRAIN} --set base_config.observe_previous=[reward]")
     error = "observes previous_reward (base_config.observe_previous), but Unity passes no reward to a model"
     assert error in command.fail(EXPORT) and not list(Path("runs").rglob("*.onnx*"))
-    assert "unknown option --barracuda" in command(f"{TRAIN} --barracuda", 2).err
+    assert "unknown option --format" in command(f"{TRAIN} --format plain", 2).err
     assert "base_config.export is 'always'" in command.fail(f"{TRAIN} --set base_config.export=always --force")

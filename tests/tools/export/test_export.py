@@ -20,8 +20,9 @@ from algorithm.networks import Blueprint, Gru, Mlp, RandomShift
 from algorithm.returns import RewardStream
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.tools.export import export
-from algorithm.tools.export.export import ExportFailed, export_role, run_round_trip
+from algorithm.tools.export.export import export_role, run_round_trip
 from algorithm.tools.export.requirements import Signature, make_runner
+from algorithm.tools.export.result import ExportFailed
 from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_sac
 from tests.tools.export.exported_agents import ACTIONS, BRANCHES, NETS, agent_of, export_of, role_of
 

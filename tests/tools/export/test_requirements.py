@@ -11,7 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from algorithm.networks import Blueprint, Lstm, Mlp
 from algorithm.specs import ObsSpec
-from algorithm.tools.export.export import ParityCheck, export_role, sample_masks, sample_observations
+from algorithm.tools.export.export import export_role
+from algorithm.tools.export.parity import ParityCheck, sample_masks, sample_observations
 from algorithm.tools.export.requirements import ObservationInput, Signature, find_violations
 from tests.tools.export.exported_agents import ACTIONS, NETS, agent_of, export_of, role_of
 
