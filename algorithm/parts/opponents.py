@@ -11,6 +11,7 @@ import numpy as np
 
 from algorithm.adapters.self_play import Opponents
 from algorithm.agents.agent import Agent
+from algorithm.atomic_io import resolve_inside
 from algorithm.checkpointing.checkpoint import Checkpoint, Manifest, preserve_process_state, write_weights
 from algorithm.config.loader import Settings
 from algorithm.config.sections import OpponentConfig
@@ -85,7 +86,11 @@ class Players(Opponents):
         """Return the agent of an opponent, whose memory has the size of that of the agent in training."""
         known = self.training.get(role)
         if opponent.startswith(VERSION):
-            checkpoint = Checkpoint(get_version_folder(self._folder.path, opponent))
+            path = get_version_folder(self._folder.path, opponent)
+            try:
+                checkpoint = Checkpoint(resolve_inside(self._folder.path, path.relative_to(self._folder.path)))
+            except ValueError as error:
+                raise UserError(f"{SETTING}: {error}") from error
             Manifest.read(checkpoint.folder).check()
             return load_agent(self._settings, self._folder, checkpoint, role, known.role)
         folder, which = find_run(opponent, self._folder.path.parent, SETTING)
@@ -116,6 +121,15 @@ class OpponentPool(Players):
         self.ratings: dict[str, float] = {}  # of the agents in training, by role
         self._version_ratings: dict[str, dict[str, float]] = {}
         self._env_steps = 0
+
+    def connect(self, training: TrainingComponents) -> None:
+        """Receive the components of the run, and check that other runs can play its roles."""
+        super().connect(training)
+        for name in (*self.config.opponents, self.config.evaluation_opponent):
+            if self.config.opponents and name not in (LATEST, PAST, RANDOM):
+                find_run(name, self._folder.path.parent, SETTING)
+                for role in training.by_role:
+                    self._find_agent(name, role)
 
     def choose_team(self, teams: Sequence[str], game: int) -> str:
         every = self.config.team_change

@@ -152,6 +152,7 @@ def test_a_resumed_run_continues_its_ratings_and_leaves_out_versions_that_are_mi
     [
         ({"opponents": ["nowhere"]}, {}, "opponent_config.opponents nowhere: there is no such run"),
         ({"opponents": ["probe"]}, {}, "probe has no role left with the observations and actions of this run"),
+        ({"evaluation_opponent": "later"}, {}, "opponent_config.opponents later: there is no such run"),
         ({}, {"runtime": "WORKERS"}, "opponent_config.opponents is for runtime LOCAL, not for WORKERS"),
         ({}, {"env_type": "PROBE", "env_name": "chain"}, "all agents are of the role 'agent'; opponents need"),
     ],
