@@ -29,6 +29,7 @@ MINARI = ["minari>=0.5", "h5py>=3.10"]  # datasets of demonstrations
 RAY = ["ray>=2.40"]  # without Ray's own extras
 # Files for Unity, and running them.
 ONNX = ["onnx>=1.16", "onnxruntime>=1.19", "onnxscript>=0.5", "safetensors>=0.4"]
+HUB = ["huggingface_hub>=0.30", "safetensors>=0.4"]  # sharing of runs
 # Searches for settings.
 TUNE = ["optuna>=5"]
 # Recordings of episodes.
@@ -155,6 +156,7 @@ setup(
         "envpool": ENVPOOL,
         "minari": MINARI,
         "onnx": ONNX,
+        "hub": HUB,
         "tune": TUNE,
         "ray": RAY,
         "video": VIDEO,
@@ -162,9 +164,9 @@ setup(
         "wandb": WANDB,
         "mlflow": MLFLOW,
         "trackio": TRACKIO,
-        "test": TEST + OPENED + MINARI + ONNX + TUNE + RAY + VIDEO,
+        "test": TEST + OPENED + MINARI + ONNX + HUB + TUNE + RAY + VIDEO,
         "docs": DOCS,
-        "dev": TEST + OPENED + MINARI + ONNX + TUNE + RAY + VIDEO + DEV + DOCS,
+        "dev": TEST + OPENED + MINARI + ONNX + HUB + TUNE + RAY + VIDEO + DEV + DOCS,
         "benchmark": BENCHMARK,
     },
 )

@@ -42,6 +42,7 @@ OWNERS = {
         "tools/": "optuna jinja2 markupsafe",
         "tools/export/": "onnx onnxruntime",
         "cli/ tools/": "rich",
+        "parts/": "huggingface_hub",
     }.items()
     for library in libraries.split()
 }

@@ -48,6 +48,7 @@ COMMANDS: Mapping[str, str] = {
     "export": "algorithm.tools.export.command:ExportCommand",
     "demonstrations": "algorithm.tools.demonstrations.command:DemonstrationsCommand",
     "record": "algorithm.tools.demonstrations.command:RecordCommand",
+    "share": "algorithm.tools.share.command:ShareCommand",
     "import-mlagents": "algorithm.tools.mlagents.command:ImportCommand",
 }
 # Training and playing, which have no first word.

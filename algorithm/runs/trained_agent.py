@@ -14,6 +14,7 @@ from algorithm.checkpointing.checkpoint import preserve_process_state
 from algorithm.config.loader import Settings
 from algorithm.errors import UserError
 from algorithm.parts.components_builder import build_agent, load_agent
+from algorithm.parts.hub import PREFIX, download_run, read_shared_weights
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.torch_setup import configure_torch
 from algorithm.rollout import Step
@@ -21,29 +22,35 @@ from algorithm.specs import ACTION_MASK, TEAM, Role, split_observation
 from algorithm.training.components import TrainingComponents
 
 
-def load(path: str | Path, role: str | None = None, disable_sample: bool | None = None) -> TrainedAgent:
+def load(
+    path: str | Path, role: str | None = None, disable_sample: bool | None = None, trust_code: bool = False
+) -> TrainedAgent:
     """Return the agent of a run folder, with the weights that were best on evaluation episodes.
 
     The run folder's nn.py is executed.
 
     Args:
-        path: the run folder.
+        path: the run folder; or `hf://user/name`, with `@revision`, a run on the Hugging Face Hub.
         role: may be left out if the run has a single role.
         disable_sample: True: greedy actions; False: sampled ones; None: as evaluation and `--run` choose them
             (`base_config.evaluate_greedy` of the run). `TrainedAgent.disable_sample` holds the choice.
+        trust_code: whether Python files of a run on the hub may be executed.
 
     Raises:
-        UserError: There is no such run or role.
+        UserError: There is no such run or role, or the code of a run on the hub is not trusted.
         CheckpointError: No checkpoint can be read.
     """
     configure_torch()
-    folder = RunFolder(Path(path))
+    is_shared = str(path).startswith(PREFIX)
+    folder = download_run(str(path), trust_code) if is_shared else RunFolder(Path(path))
     settings, roles = folder.load_settings(), folder.read_roles()
     name = _choose_role(role, roles, path)
     greedy = settings.base.evaluate_greedy if disable_sample is None else disable_sample
-    return TrainedAgent(
-        load_agent(settings, folder, folder.read_checkpoint(None), name, roles[name]), roles[name], greedy
-    )
+    if is_shared:
+        agent = build_agent(settings, folder, name, roles[name], read_shared_weights(folder, name), folder.path)
+    else:
+        agent = load_agent(settings, folder, folder.read_checkpoint(None), name, roles[name])
+    return TrainedAgent(agent, roles[name], greedy)
 
 
 def copy_agent(

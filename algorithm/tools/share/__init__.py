@@ -1,0 +1,1 @@
+"""Upload of a trained run to the Hugging Face Hub."""
