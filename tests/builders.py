@@ -257,7 +257,7 @@ def random_rollout_of(agent: Agent, role: Role, seed: int = 0, rows: int = 6) ->
         behavior[..., -allowed_statistics.shape[-1] :][~allowed_statistics] = MASKED_LOGIT
     else:
         allowed = np.ones((rows + 1, columns, sum(spec.branches)), bool)
-    for name in role.obs_specs.keys() - obs.keys():  # of a team
+    for name in (name for name in role.obs_specs if name.startswith(TEAM)):
         value = rng.normal(size=(rows + 1, columns, *role.obs_specs[name].shape))
         obs[name] = (value < 0.5 if name == TEAM_PRESENT else value).astype(np.float32)
     for start, actions in zip(np.cumsum((0, *spec.branches)), spec.branches, strict=False):

@@ -157,6 +157,11 @@ class OpponentPool(Players):
         """Return the rating of each agent."""
         return {f"self_play/elo{metric_suffix(role)}": self.get_rating(role) for role in self.training.by_role}
 
+    @property
+    def parts(self) -> dict[str, OpponentPool]:
+        """Return this pool as a part of the run that checkpoints contain; nothing without opponents."""
+        return {"opponents": self} if self.config.opponents else {}
+
     def state(self) -> dict[str, Any]:
         """Return the versions, the ratings and the generator as JSON values."""
         return {

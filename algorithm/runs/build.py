@@ -90,7 +90,7 @@ def train(
         count_faults = stack.enter_context(record_faults(folder.path / "faults.log", log, counters))
         fleet.start(training, checkpoint)
         _check_roles(settings, folder, fleet.adapter.roles, log)
-        states: dict[str, Stateful] = {"history": history, "curriculum": parameters, "opponents": pool}
+        states: dict[str, Stateful] = {"history": history, "curriculum": parameters, **pool.parts}
         writer = CheckpointWriter(store, fleet.save, states, log, events.on_checkpoint)
         evaluations = fleet.make_evaluations(eval_adapter, partial(_plan_episodes, limits, seeds, counters))
         events.callbacks.append(VideoRecorder(settings, environments, training, counters, folder, log))
