@@ -52,6 +52,7 @@ class TestPpo(AgentContract):
 
 class TestPoca(AgentContract):
     algorithm, has_teams = "POCA", True
+    kinds = ("branches", "hybrid")  # the policies are those of PPO
     changes = {"normalize_advantages": False, "team_size": 3, "team_units": 8}
 
 

@@ -16,7 +16,7 @@ from algorithm.tools.export.graph import DYNAMO_OPSET  # noqa: E402
 from algorithm.tools.export.plain import export_plain  # noqa: E402
 from tests.tools.export.exported_agents import ACTIONS, NETS, agent_of, role_of  # noqa: E402
 
-SLOW = ("attention, rotary", "frames and lstm", "residual after convolutions")
+SLOW = ("entities", "attention, rotary", "frames and lstm", "residual after convolutions")
 
 
 def agent_for(net, action):
@@ -29,7 +29,6 @@ def agent_for(net, action):
     ("net", "action"),
     [
         ("mlp", "hybrid"),
-        ("entities", "discrete"),
         *(pytest.param(net, "hybrid", marks=pytest.mark.slow) for net in SLOW),
     ],
 )
