@@ -1,7 +1,7 @@
 """Play trained agents of board games against players that were not trained: minimax, random moves, all moves.
 
 Connect four: 200 games against minimax of depth 2 with random ties, and 200 against random moves, sides alternating;
-and the versions of the run against its last weights. Tic-tac-toe: every sequence of replies, on both sides.
+with --versions also those of past versions of the run. Tic-tac-toe: every sequence of replies, on both sides.
 """
 
 from __future__ import annotations
