@@ -34,4 +34,4 @@ class ShareCommand(Command):
             write_report(folder.path, lambda line: None)
         address = upload_run(folder, options.repository, options.private, output.log)
         output.result = {"run": folder.path.as_posix(), "repository": options.repository, "address": address}
-        output.log(f"shared: {address}; load it: algorithm.load('hf://{options.repository}')")
+        output.log(f"shared: {address}; load it: algorithm.load('hf://{options.repository}', trust_code=True)")
