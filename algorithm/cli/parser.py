@@ -206,7 +206,7 @@ def _format_examples() -> str:
 def make_start_page() -> str:
     """Return the text that is shown if the command line is empty."""
     return (
-        "Samara trains actor-critic agents (ACER, SAC, Reactor, A2C, PPO) in the environments of envs/.\n\n"
+        "Samara trains actor-critic agents (ACER, SAC, Reactor, A2C, PPO, POCA) in the environments of envs/.\n\n"
         f"{_format_examples()}\n\n"
         f"environments: {', '.join(list_environments())}\n\n"
         f"{get_command()} --help lists every option, {get_document('configuration')} every setting."
