@@ -44,15 +44,8 @@ class Step:
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return all arrays by name; the arrays of `obs` have the prefix `obs/`."""
-        names = (
-            "lane",
-            "first",
-            "is_bootstrap_row",
-            "reward",
-            "alive",
-            *(("group",) if self.group is not None else ()),
-        )
-        fields = {name: getattr(self, name) for name in names}
+        names = ("lane", "first", "is_bootstrap_row", "reward", "alive", "group")
+        fields = {name: array for name in names if (array := getattr(self, name)) is not None}
         return {**fields, **{f"obs/{name}": value for name, value in self.obs.items()}}
 
     @classmethod

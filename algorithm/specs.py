@@ -186,11 +186,11 @@ class ActionSpec:
     def sample(self, rng: np.random.Generator, n: int, mask: np.ndarray | None = None) -> np.ndarray:
         """Return uniformly random actions [n, size], of those that are 1 in `mask` [n, sum of branches], if any."""
         columns = [rng.uniform(-1, 1, (n, self.continuous))]
-        ends = np.cumsum(self.branches, dtype=int).tolist()
-        for count, end in zip(self.branches, ends, strict=True):
-            order = rng.random((n, count))  # the allowed action that is first in a random order
-            columns.append((order if mask is None else order * mask[:, end - count : end]).argmax(1)[:, None])
-        return np.concatenate(columns, 1).astype(np.float32)
+        mask = np.ones((n, sum(self.branches))) if mask is None else mask
+        for allowed in np.split(mask > 0, np.cumsum(self.branches)[:-1], -1) if self.branches else ():
+            preference = rng.random(allowed.shape) + allowed  # allowed actions come first; a row may allow none
+            columns.append(preference.argmax(-1)[:, None])
+        return np.concatenate(columns, -1).astype(np.float32)
 
     def to_env_units(self, action: np.ndarray) -> Any:
         """Return actions [n, size] in the environment's units, batched as in Gymnasium.

@@ -111,14 +111,15 @@ class PettingZooAdapter(Adapter):
 
     def _make_step(self, name: str, rows: list[Row]) -> Step:
         """Return the Step of some rows of a role, in their order."""
+        lane = np.array([row.lane for row in rows], np.int64)
         return Step(
-            lane=np.array([row.lane for row in rows], np.int64),
+            lane=lane,
             obs=self._spaces[name]([row.obs for row in rows], [row.info.get(ACTION_MASK) for row in rows]),
             first=np.array([row.first for row in rows]),
             is_bootstrap_row=np.array([row.is_bootstrap for row in rows]),
             reward=np.array([row.reward for row in rows], np.float32),
             alive=np.array([row.alive for row in rows]),
-            group=np.array([row.lane for row in rows], np.int64),  # the agents of one environment
+            group=lane,  # the agents of one environment
         )
 
 

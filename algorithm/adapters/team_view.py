@@ -14,6 +14,8 @@ from algorithm.errors import UserError
 from algorithm.rollout import Step
 from algorithm.specs import TEAM, TEAM_ACTION, TEAM_PRESENT, ObsSpec, Role, select_observed
 
+ARRAYS = ("group", "active", "action", "seen", "team_action")  # attributes of `_Members` [lanes, ...]
+
 
 class TeamView(RoleWrapper):
     """A wrapper that adds to each row the other members of the agent's team, at most `size` - 1 of them.
@@ -86,7 +88,7 @@ class _Members:
         added = lanes - len(self.active)
         if added:
             self.obs = {key: _pad(value, added) for key, value in self.obs.items()}
-            for name in ("group", "active", "action", "seen", "team_action"):
+            for name in ARRAYS:
                 setattr(self, name, _pad(getattr(self, name), added))
 
     def record_actions(self, lane: np.ndarray, action: np.ndarray) -> None:
@@ -109,7 +111,7 @@ class _Members:
             others = members[group][members[group] != lane[row]]
             if len(others) > self.others:
                 count = len(others) + 1
-                raise UserError(f"poca_config.team_size is {len(self.seen[0]) + 1}; a team of {self.name} has {count}")
+                raise UserError(f"poca_config.team_size is {self.others + 1}; a team of {self.name} has {count}")
             seen[row, : len(others)] = others
         self.seen[lane], self.active[lane] = seen, ~is_last
         is_present = seen >= 0
@@ -123,12 +125,12 @@ class _Members:
 
     def state(self) -> dict[str, Any]:
         """Return everything as JSON values."""
-        arrays = {name: getattr(self, name).tolist() for name in ("group", "active", "action", "seen", "team_action")}
+        arrays = {name: getattr(self, name).tolist() for name in ARRAYS}
         return {**arrays, "obs": {key: value.tolist() for key, value in self.obs.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
-        for name in ("group", "active", "action", "seen", "team_action"):
+        for name in ARRAYS:
             own = getattr(self, name)
             own[:] = np.array(state[name], own.dtype).reshape(own.shape)
         for key, value in self.obs.items():

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from algorithm.agents.actor_critic import make_parameter_group
 from algorithm.agents.agent import LossResult
-from algorithm.agents.metrics import mean_weights, summarize_update, td_error_stats
+from algorithm.agents.metrics import summarize_update, td_error_stats
 from algorithm.agents.ppo import Ppo, compute_error
 from algorithm.agents.settings import PocaSettings
-from algorithm.losses import clipped_objective, squared_error, surrogate_loss
+from algorithm.losses import squared_error, surrogate_loss
 from algorithm.networks import Blueprint, Entities, Torso, batch_statistics
 from algorithm.networks.layers import make_orthogonal_linear
 from algorithm.rollout import Rollout
@@ -116,7 +116,7 @@ class Poca(Ppo):
         v, baseline = values.detach().unbind(-1)
         with torch.inference_mode():
             update = self.compute_policy_update(rollout, statistics.detach())
-            weights = mean_weights(valid, rollout.weight).unsqueeze(-1)
+            weights = update.weights.unsqueeze(-1)
             errors = [
                 compute_error(targets["value"], value, targets[name], update.value_clip)
                 for value, name in ((v, "old_value"), (baseline, "old_baseline"))
@@ -128,13 +128,10 @@ class Poca(Ppo):
             metric_values = {
                 "train/critic_loss": squared_error(targets["value"], v),
                 "train/baseline_loss": squared_error(targets["value"], baseline),
-                "train/entropy": update.policy.entropy,
-                "train/kl_to_old_policy": update.policy.kl(update.old_policy),
-                "train/clip_fraction": ((update.rho - 1).abs() > update.clip_ratio).float(),
+                **update.compute_metrics(),
                 "train/value": v,
             }
-            objectives = {"train/policy_objective": clipped_objective(update.rho, update.advantage, update.clip_ratio)}
-            return summarize_update(weights[..., 0], metric_values, targets["value"], v, objectives)
+            return summarize_update(update.weights, metric_values, targets["value"], v, update.compute_objectives())
 
         losses = {
             "actor_critic": surrogate_loss(policy_direction.clone(), statistics),

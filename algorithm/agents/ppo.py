@@ -34,6 +34,7 @@ class PolicyUpdate:
         clip_ratio: The clipping range, by its schedule.
         value_clip: The clipping range of values; None: none.
         direction: The ascent direction [T, B, S] of the statistics.
+        weights: The weights of the rows in means [T, B].
         kl_excess: The mean KL divergence from the old policy, minus its limit; 0 without one.
     """
 
@@ -44,7 +45,20 @@ class PolicyUpdate:
     clip_ratio: float
     value_clip: float | None
     direction: Tensor
+    weights: Tensor
     kl_excess: float
+
+    def compute_metrics(self) -> dict[str, Tensor]:
+        """Return the metrics of the policy, by name [T, B]."""
+        return {
+            "train/entropy": self.policy.entropy,
+            "train/kl_to_old_policy": self.policy.kl(self.old_policy),
+            "train/clip_fraction": ((self.rho - 1).abs() > self.clip_ratio).float(),
+        }
+
+    def compute_objectives(self) -> dict[str, Tensor]:
+        """Return the clipped objective of each row, by name [T, B]."""
+        return {"train/policy_objective": clipped_objective(self.rho, self.advantage, self.clip_ratio)}
 
 
 class Ppo(StateValueAgent):
@@ -84,23 +98,19 @@ class Ppo(StateValueAgent):
                 stream_targets[name] = torch.where(targets[f"valid/{name}"], targets[f"value/{name}"], value)
                 old_value = targets[f"old_value/{name}"]
                 errors.append(compute_error(stream_targets[name], value, old_value, update.value_clip))
-            weights = mean_weights(valid, rollout.weight)
             value_directions = (settings.value_coef * error.unsqueeze(-1) for error in errors)
             ascent_direction = torch.cat((update.direction, *value_directions), -1)
-            ascent_direction = weights.unsqueeze(-1) * ascent_direction
+            ascent_direction = update.weights.unsqueeze(-1) * ascent_direction
 
         def compute_metrics() -> dict[str, Tensor]:
             metric_values = {
                 "train/critic_loss": squared_error(targets["value"], v),
-                "train/entropy": update.policy.entropy,
-                "train/kl_to_old_policy": update.policy.kl(update.old_policy),
-                "train/clip_fraction": ((update.rho - 1).abs() > update.clip_ratio).float(),
+                **update.compute_metrics(),
                 "train/value": v,
             }
             for name, value in stream_values.items():
                 metric_values |= make_stream_metrics(name, stream_targets[name], value)
-            objective = clipped_objective(update.rho, update.advantage, update.clip_ratio)
-            return summarize_update(weights, metric_values, targets["value"], v, {"train/policy_objective": objective})
+            return summarize_update(update.weights, metric_values, targets["value"], v, update.compute_objectives())
 
         result = LossResult(
             compute_metrics, lambda: td_error_stats(valid, targets["value"] - v), features, kl_excess=update.kl_excess
@@ -127,9 +137,8 @@ class Ppo(StateValueAgent):
         direction = policy.score(rollout.raw_action, clipped_importance(rho, advantage, clip_ratio))
         if entropy_coef:
             direction = direction.add(policy.entropy_gradient(), alpha=entropy_coef)
-        kl_excess = 0.0
+        weights, kl_excess = mean_weights(valid, rollout.weight), 0.0
         if settings.target_kl is not None:
-            weights = mean_weights(valid, rollout.weight)
             kl_excess = ((weights * policy.kl(old_policy)).sum() - settings.target_kl).item()
         return PolicyUpdate(
             policy=policy,
@@ -139,6 +148,7 @@ class Ppo(StateValueAgent):
             clip_ratio=clip_ratio,
             value_clip=None if settings.value_clip is None else settings.value_clip * clip_scale,
             direction=direction,
+            weights=weights,
             kl_excess=kl_excess,
         )
 

@@ -14,13 +14,13 @@ from torch import Tensor
 from algorithm.atomic_io import resolve_inside
 from algorithm.errors import UserError, redact_logins, summarize_error
 from algorithm.networks.flat_parameters import State
+from algorithm.parts.env_folder import CONFIG_FILE
 from algorithm.parts.lock import make_temporary_folder
-from algorithm.parts.run_folder import RunFolder
+from algorithm.parts.run_folder import ROLES_FILE, RunFolder
 from algorithm.program import get_install_command
 
 PREFIX = "hf://"  # of the address of a run on the hub: hf://user/name, or hf://user/name@revision
 WEIGHTS = "weights"  # the folder with the weights of each role
-SETTINGS, ROLES = "config.yaml", "roles.json"
 ALSO_UPLOADED = ("README.md", "curve.png")
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -34,7 +34,7 @@ def upload_run(run: RunFolder, repository: str, private: bool, log: Callable[[st
         run: The run folder.
         repository: user/name, or organization/name; it is created if it does not exist.
         private: Whether a new repository is private.
-        log: Receives a line for each kind of file.
+        log: Receives a line with the names of the files.
 
     Raises:
         UserError: The run cannot be read, the name is not that of a repository, or the upload fails.
@@ -60,8 +60,8 @@ def write_files(run: RunFolder, target: Path, log: Callable[[str], None]) -> lis
     from safetensors.torch import save_file
 
     checkpoint = run.read_checkpoint(None, log)
-    contents: dict[str, bytes] = {SETTINGS: redact_logins(run.config_file.read_text(encoding="utf-8")).encode()}
-    others = [ROLES, *ALSO_UPLOADED, *(path.name for path in sorted(run.path.glob("*.py")))]
+    contents: dict[str, bytes] = {CONFIG_FILE: redact_logins(run.config_file.read_text(encoding="utf-8")).encode()}
+    others = [ROLES_FILE, *ALSO_UPLOADED, *(path.name for path in sorted(run.path.glob("*.py")))]
     videos = sorted(run.path.rglob("*.mp4"), key=lambda path: path.stat().st_mtime)
     for name in (*others, *(path.relative_to(run.path).as_posix() for path in videos[-1:])):
         path = run.path / name
@@ -98,7 +98,7 @@ def download_run(address: str, trust_code: bool) -> RunFolder:
         raise UserError(f"{address}: the address of a run on the hub is {PREFIX}user/name, or with @revision")
     hub = import_hub()
     try:
-        patterns = [SETTINGS, ROLES, "*.py", f"{WEIGHTS}/*.safetensors"]
+        patterns = [CONFIG_FILE, ROLES_FILE, "*.py", f"{WEIGHTS}/*.safetensors"]
         path = make_temporary_folder("samara-hub-") / "run"  # the library's own cache consists of links
         hub.snapshot_download(
             repository,
@@ -109,8 +109,8 @@ def download_run(address: str, trust_code: bool) -> RunFolder:
         )
     except Exception as error:  # of the library, or of the server
         raise UserError(f"{address} cannot be read: {summarize_error(error)}") from error
-    if not (path / SETTINGS).is_file() or not (path / WEIGHTS).is_dir():
-        raise UserError(f"{address} is no run of Samara: it has no {SETTINGS} and no {WEIGHTS}/")
+    if not (path / CONFIG_FILE).is_file() or not (path / WEIGHTS).is_dir():
+        raise UserError(f"{address} is no run of Samara: it has no {CONFIG_FILE} and no {WEIGHTS}/")
     if (code := sorted(file.name for file in path.glob("*.py"))) and not trust_code:
         raise UserError(
             f"{address} has code that would be executed ({', '.join(code)}): read it at "

@@ -32,7 +32,7 @@ class Environments:
         adapter_class: Adapter class of `base_config.env_type`.
         config: Configuration of the training environments. Its name is `base_config.env_name`; an `env.py` is
             imported when the environments are opened.
-        opponents: Opponents of training and of evaluation; None for self-play of nobody.
+        opponents: Opponents of training and of evaluation; None if no opponents play.
     """
 
     opponents: tuple[Opponents, Opponents] | None = None

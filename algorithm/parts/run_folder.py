@@ -66,6 +66,7 @@ def format_run_name(name: str, start: float) -> str:
     return filled
 
 
+ROLES_FILE = "roles.json"  # in a run folder: the roles
 MINARI = "minari:"  # before the name of a dataset, a source of demonstrations that is no file
 
 
@@ -89,7 +90,7 @@ class RunFolder:
         self.lock = FolderLock(self.path, str(path))  # a process holds it during training
         self.make_env: Callable[..., Any] | None = None  # opens the environment instead of base_config.env_name
         self._configs = self.path / "configs"  # folder of files <env steps>.yaml: the settings used from there on
-        self._roles_file = self.path / "roles.json"
+        self._roles_file = self.path / ROLES_FILE
         self._roles: Mapping[str, Role] | None = None  # None: not read yet
 
     def __str__(self) -> str:

@@ -34,8 +34,7 @@ from algorithm.config.yaml_layers import (
 )
 from algorithm.networks.default_network import has_images, is_table
 from algorithm.parts.make_env import check_supported, describe_missing_limit, find_episode_limit, make_env_config
-from algorithm.rollout import Step
-from algorithm.specs import ACTION_MASK, ActionSpec, Role
+from algorithm.specs import ACTION_MASK, Role
 from algorithm.training.invalid_values import RunningEpisodes
 
 MAX_STEPS = 1000  # random actions in one environment
@@ -110,7 +109,12 @@ def play_randomly(make_adapter: Callable[[EnvConfig], Adapter], config: EnvConfi
                 if steps == MAX_STEPS or (steps and time.monotonic() > deadline):
                     break
                 specs = {role: adapter.roles[role].action_spec for role in tick}
-                tick = adapter.step({role: draw_actions(specs[role], step, rng) for role, step in tick.items()})
+                tick = adapter.step(
+                    {
+                        role: specs[role].sample(rng, len(step.lane), step.obs.get(ACTION_MASK))
+                        for role, step in tick.items()
+                    }
+                )
                 steps += 1
     except SimulatorError as error:
         failure = " ".join(str(error).split())
@@ -123,17 +127,6 @@ def play_randomly(make_adapter: Callable[[EnvConfig], Adapter], config: EnvConfi
         steps=steps,
         failure=failure,
     )
-
-
-def draw_actions(spec: ActionSpec, step: Step, rng: np.random.Generator) -> np.ndarray:
-    """Return uniformly random allowed actions [n, size] for the lanes of a Step."""
-    n = len(step.lane)
-    actions = [rng.uniform(-1, 1, (n, spec.continuous)).astype(np.float32)]
-    mask = step.obs.get(ACTION_MASK, np.ones((n, sum(spec.branches)), np.float32))
-    for allowed in np.split(np.asarray(mask) > 0, np.cumsum(spec.branches)[:-1], -1) if spec.branches else ():
-        preference = rng.random(allowed.shape) + allowed  # allowed actions come first; a row may allow none
-        actions.append(preference.argmax(-1)[:, None].astype(np.float32))
-    return np.concatenate(actions, -1)
 
 
 @dataclass(frozen=True, kw_only=True)

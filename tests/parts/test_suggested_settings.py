@@ -13,7 +13,7 @@ from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_spec
 from algorithm.config.loader import resolve
 from algorithm.parts import suggested_settings
-from algorithm.parts.suggested_settings import ProbeResult, RandomPlay, add_suggestions, draw_actions, play_randomly
+from algorithm.parts.suggested_settings import ProbeResult, RandomPlay, add_suggestions, play_randomly
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from tests.builders import make_step
 
@@ -258,7 +258,7 @@ def test_a_failure_or_a_reward_that_is_not_finite_ends_the_probe():
 @pytest.mark.parametrize("mask", [[1, 0, 1, 0, 1], [0, 0, 0, 1, 1]])
 def test_random_actions_are_allowed_and_all_of_them_occur(mask):
     step = make_step({ACTION_MASK: np.tile(np.array(mask, np.uint8), (500, 1))})
-    actions = draw_actions(ActionSpec(2, (3, 2)), step, np.random.default_rng(0))
+    actions = ActionSpec(2, (3, 2)).sample(np.random.default_rng(0), len(step.lane), step.obs[ACTION_MASK])
     assert actions.dtype == np.float32 and actions.shape == (500, 4)
     assert np.abs(actions[:, :2]).max() <= 1 and actions[:, :2].std() == pytest.approx(3**-0.5, rel=0.1)
     allowed = [index for index in range(3) if mask[index]] or [0, 1, 2]

@@ -373,15 +373,15 @@ class Escape(Task):
         chosen = {agent: action.discrete[0] for agent, action in actions[self.name].items()}
         self.tick += 1
         safe = [agent for agent, action in chosen.items() if self.is_open and action == 2]
-        gone = {*safe, *(agent for agent, action in chosen.items() if action == 1)}
+        removed = {*safe, *(agent for agent, action in chosen.items() if action == 1)}
         self.is_open |= chosen.get(self.near) == 1
-        self.present = [agent for agent in self.present if agent not in gone]
+        self.present = [agent for agent in self.present if agent not in removed]
         over, reward = self.tick == self.limit or not self.present, 0.01 + 0.5 * len(safe)
         news = []
         for agent in chosen:
-            done = agent in gone or over
+            done = agent in removed or over
             news.append(
-                replace(self._news(agent), done=done, interrupted=done and agent not in gone, group_reward=reward)
+                replace(self._news(agent), done=done, interrupted=done and agent not in removed, group_reward=reward)
             )
         if over:
             self._start()

@@ -30,8 +30,8 @@ METRICS = {
 }
 SCENE, LESSON = "scene/", "lesson/"  # what the names of statistics start with, and then those of lessons
 LESSON_NAME = "Environment/Lesson Number/"
-# ML-Agents' numbers of the ways in which the values of a statistic are aggregated.
 GROUP_BITS = 32  # of the numbers of groups in a scene
+# ML-Agents' numbers of the ways in which the values of a statistic are aggregated.
 AVERAGE, MOST_RECENT, SUM, HISTOGRAM = range(4)
 
 SceneStatistics = Mapping[str, Sequence[tuple[float, int]]]  # {name: values, each with its aggregation}
@@ -199,7 +199,7 @@ class LaneAssignment:
         )
 
     def _number_groups(self, group: np.ndarray, lane: np.ndarray) -> np.ndarray:
-        """Return numbers of groups [n] that are unique over all scenes; an agent without a group is one of its own."""
+        """Return numbers of groups [n] that are unique over all scenes; an agent without a group has its own number."""
         return np.where(group > 0, (self.lanes[0].number << GROUP_BITS) + group, -1 - lane)
 
     def _assign_lanes(self, agents: list[int]) -> list[Lane]:

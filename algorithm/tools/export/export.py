@@ -19,7 +19,7 @@ from algorithm.config.registry import find_class
 from algorithm.errors import UserError, summarize_error
 from algorithm.networks.default_network import make_default_blueprint
 from algorithm.parts.components_builder import load_agent
-from algorithm.parts.run_folder import RunFolder
+from algorithm.parts.run_folder import ROLES_FILE, RunFolder
 from algorithm.program import DEFAULT_ROLE, get_install_command
 from algorithm.runs.callbacks import Callback
 from algorithm.specs import ActionSpec, ObsSpec, Role
@@ -72,7 +72,7 @@ def export_roles(
     known = folder.read_roles()
     for name in checkpoint.roles:
         if name not in known:
-            raise UserError(f"{folder.path / 'roles.json'} has no role {name!r}: --resume writes it again")
+            raise UserError(f"{folder.path / ROLES_FILE} has no role {name!r}: --resume writes it again")
         role = known[name]
         result: ExportResult | ExportFailed
         on_cpu = settings.for_role(name).base.model_copy(update={"device": "cpu"})

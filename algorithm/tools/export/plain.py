@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from algorithm.agents.agent import Agent
-from algorithm.atomic_io import open_synced, sync_folder
+from algorithm.atomic_io import replace_bytes
 from algorithm.errors import summarize_error
 from algorithm.specs import Role
 from algorithm.tools.export.graph import OPSET, ExportModule, make_metadata, make_model
@@ -70,11 +70,7 @@ def export_plain(agent: Agent, name: str, role: Role, env_steps: int, target: Pa
     weights = {key: value.detach().cpu().clone().contiguous() for key, value in agent.policy.state_dict().items()}
     contents = {f"{name}.onnx": model.SerializeToString(), f"{name}.safetensors": save(weights)}
     for file_name, content in contents.items():
-        temporary = target / f".{file_name}"
-        with open_synced(temporary) as file:
-            file.write(content)
-        temporary.replace(target / file_name)
-    sync_folder(target)
+        replace_bytes(target / file_name, content)
     return ExportResult(
         role=name,
         path=target / f"{name}.onnx",

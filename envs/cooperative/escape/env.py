@@ -50,13 +50,13 @@ class Escape(ParallelEnv):
         self.steps += 1
         acting = list(self.agents)
         safe = [agent for agent in acting if self.is_open and actions[agent] == LEAVE]
-        gone = {*safe, *(agent for agent in acting if actions[agent] == PULL)}
+        removed = {*safe, *(agent for agent in acting if actions[agent] == PULL)}
         reward = STAY + 0.5 * len(safe)
         self.is_open |= actions.get(self.near) == PULL
         is_over = self.steps == STEPS
-        self.agents = [] if is_over else [agent for agent in acting if agent not in gone]
-        terminated = {agent: agent in gone for agent in acting}
-        truncated = {agent: is_over and agent not in gone for agent in acting}
+        self.agents = [] if is_over else [agent for agent in acting if agent not in removed]
+        terminated = {agent: agent in removed for agent in acting}
+        truncated = {agent: is_over and agent not in removed for agent in acting}
         return (
             self._observe(acting),
             dict.fromkeys(acting, reward),
