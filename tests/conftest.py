@@ -90,7 +90,7 @@ def prepared_workers(monkeypatch):
 @pytest.fixture
 def prepared_scenes(monkeypatch):
     """Start the processes of scenes in milliseconds; the contract tests of the adapter start them as users do."""
-    from algorithm.adapters.unity import adapter as unity_adapter
+    from algorithm.adapters.scenes import adapter
     from tests.prepared_processes import PREPARED
 
-    monkeypatch.setattr(unity_adapter, "PROCESSES", PREPARED)
+    monkeypatch.setattr(adapter, "PROCESSES", PREPARED)

@@ -83,8 +83,12 @@ SHARED_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "nn": {"metavar": "FILE", "help": "file with the network, in the environment folder"},
     "use_env_nn": {**FLAG, "help": "use the network's file in the environment folder instead of the run's copy"},
     "ckpt": {"metavar": "CHECKPOINT", "help": "checkpoint to load: its number of steps, or its folder"},
-    "editor": {"action": "store_const", "const": "editor", "help": "use the Unity editor instead of a built player"},
-    "port": {**_INTEGER, "help": "port of the Unity editor, or of the first player"},
+    "editor": {
+        "action": "store_const",
+        "const": "editor",
+        "help": "use the editor of the engine (Unity, Godot) instead of a built player",
+    },
+    "port": {**_INTEGER, "help": "port of the editor, or of the first player"},
     "population": {
         **_INTEGER,
         "help": "train N members NAME-1 ... NAME-N at the same time, the worst of which copy the best",
@@ -95,6 +99,7 @@ SHARED_OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "machine), auto (the cluster of this machine), or HOST:PORT of a cluster",
     },
 }
+ENGINE = "base_config.ENGINE."  # before a setting in the section of an engine
 # The setting that an option sets, by its name.
 SETTINGS: Mapping[str, str] = {
     "name": "base_config.name",  # of a new run
@@ -107,8 +112,8 @@ SETTINGS: Mapping[str, str] = {
     "device": "base_config.device",
     "ray": "cluster_config.address",
     "nn": "base_config.nn",
-    "editor": "base_config.unity_args.build_path",
-    "port": "base_config.unity_args.base_port",
+    "editor": f"{ENGINE}build_path",
+    "port": f"{ENGINE}base_port",
 }
 IMPLIED: Mapping[str, Mapping[str, Any]] = {"ray": {"base_config.runtime": "CLUSTER", "cluster_config.host": "ray"}}
 
@@ -150,8 +155,23 @@ def collect_layers(options: argparse.Namespace) -> list[Layer]:
         ("--env-args", read_assignments(pairs, "--env-args", "base_config.env_args.")),
     ]
     for name, value in given.items():
-        layers.append((spell(name), make_tree({SETTINGS[name]: value, **IMPLIED.get(name, {})})))
+        setting = SETTINGS[name]
+        if setting.startswith(ENGINE):
+            setting = setting.replace(ENGINE, f"base_config.{_find_engine_section(options)}.")
+        layers.append((spell(name), make_tree({setting: value, **IMPLIED.get(name, {})})))
     return layers
+
+
+def _find_engine_section(options: argparse.Namespace) -> str:
+    """Return the section of the engine of an environment; for one without an engine, whose options fail, any."""
+    from algorithm.errors import UserError
+    from algorithm.runs.run_requests import RunRequest, find_section
+
+    try:
+        section = find_section(RunRequest(env=options.env, variant=getattr(options, "config", None) or "default"))
+    except UserError:  # which is reported when the settings are read
+        section = None
+    return section or "unity_args"
 
 
 def make_request(options: argparse.Namespace) -> RunRequest:

@@ -20,6 +20,7 @@ ADAPTERS = {
     "DM_CONTROL": "algorithm.adapters.dm_control:DmControlAdapter",
     "PETTINGZOO": "algorithm.adapters.pettingzoo:PettingZooAdapter",
     "UNITY": "algorithm.adapters.unity.adapter:UnityAdapter",
+    "GODOT": "algorithm.adapters.godot.adapter:GodotAdapter",
     "PROBE": "algorithm.adapters.probe:ProbeAdapter",
 }
 AGENTS = {

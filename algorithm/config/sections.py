@@ -129,6 +129,25 @@ class UnityArgs(Section):
     timeout_wait: Seconds
 
 
+class GodotArgs(Section):
+    """The section `base_config.godot_args`."""
+
+    max_integer = MAX_SIZE
+
+    build_path: str | dict[Platform, str] | None
+    project_path: str | None
+    program: str | None
+    base_port: Annotated[int | None, Range(at_least=1, at_most=2**16 - 1)]
+    no_graphics: bool
+    speedup: Count
+    action_repeat: CountOrNull
+    fixed_fps: CountOrNull
+    time_limit: Annotated[int | None, Range(at_least=0)]
+    additional_args: list[str]
+    log_folder: str | None
+    timeout_wait: Seconds
+
+
 class BaseConfig(Section, title="base_config"):
     """The section `base_config`."""
 
@@ -144,6 +163,7 @@ class BaseConfig(Section, title="base_config"):
         list[str], FixedOnResume("the saved networks were trained with the other observations")
     ]
     unity_args: Annotated[UnityArgs, OnlyIf(env_type="UNITY")]
+    godot_args: Annotated[GodotArgs, OnlyIf(env_type="GODOT")]
     algorithm: Annotated[str, FixedOnResume("the saved networks belong to this algorithm")]
     suggest_settings: bool
     runtime: str

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from algorithm.adapters.adapter import EnvConfig, UnsupportedEnvironment
 from algorithm.adapters.gym_ids import find_env_type, find_spec
-from algorithm.config.loader import Settings, check_effects, is_auto, resolve
+from algorithm.config.loader import Settings, check_effects, is_auto, merge_layers, resolve
 from algorithm.config.registry import AGENTS, find_class, get_agent_section
 from algorithm.config.sections import BaseConfig
 from algorithm.config.yaml_layers import Layer, Tree, merge, read_own_variant, read_variant
@@ -238,6 +238,12 @@ def _read_base(request: RunRequest) -> tuple[Layer, Tree]:
         return (request.env, {"base_config": named}), {}
     config = find_environment_folder(request.env) / CONFIG_FILE
     return (str(config), read_variant(config, request.variant)), read_own_variant(config, request.variant)
+
+
+def find_section(request: RunRequest) -> str | None:
+    """Return the section of base_config with the settings of the simulator; None if it has none. Raises UserError."""
+    (source, tree), _ = _read_base(request)
+    return find_class("env_type", merge_layers([(source, tree)])["base_config"]["env_type"]).section
 
 
 def complete_settings(request: RunRequest, log: Log) -> tuple[Layer, Settings]:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from algorithm.adapters.unity.launch import find_free_port
+from algorithm.adapters.scenes.ports import find_free_port
 from algorithm.cli import main
 from algorithm.parts.run_folder import RunFolder
 from algorithm.training.metrics import read_table

@@ -1,82 +1,34 @@
-"""Unity scenes in the editor or in built players, each in a separate process, all stepped together."""
+"""Unity scenes in the editor or in built players."""
 
 from __future__ import annotations
 
-import logging
-import signal
-import sys
-import time
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from functools import partial
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from algorithm.adapters.adapter import (
-    Adapter,
-    EnvConfig,
-    EnvironmentStartError,
-    SimulatorError,
-    StartCheck,
-    UnsupportedEnvironment,
-    derive_seed,
-)
-from algorithm.adapters.curriculum import EnvironmentParameters, Value
-from algorithm.adapters.process_setup import PROCESSES, end_with_parent, prepare_worker, start_garbage_collection
-from algorithm.adapters.unity.launch import (
-    EDITOR_PORT,
-    FIRST_PORT,
-    N_COMMON_PORTS,
-    SET_EDITOR_PORT,
-    LaunchConfig,
-    check_ports,
-    find_player,
-)
-from algorithm.adapters.unity.scene import (
-    TEAM_SUFFIX,
-    Batch,
-    LaneAssignment,
-    PlayerExited,
-    SceneTick,
-    StatisticsCollector,
-    get_agent_name,
-    get_role_name,
-    rename_metrics,
-)
-from algorithm.rollout import Step, merge_steps
+from algorithm.adapters.adapter import EnvConfig, StartCheck, UnsupportedEnvironment
+from algorithm.adapters.scenes.adapter import SceneAdapter
+from algorithm.adapters.scenes.launch import LaunchConfig
+from algorithm.adapters.scenes.ports import check_ports
+from algorithm.adapters.scenes.scene import Batch
+from algorithm.adapters.unity.launch import UnityLaunchConfig
+from algorithm.adapters.unity.names import rename_metrics, split_team
 from algorithm.specs import Role
 
 CAMERA_CHANNELS = (1, 3)  # numbers of channels of a camera's image
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds between a failure and the next start, doubled after each failure
-STABLE_TICKS = 10  # ticks after which the pause is `FIRST_PAUSE` again
-MAX_WAIT = 0.5  # seconds of one wait
-GRACE_SECONDS = 10.0  # seconds that a process has to answer or end, in addition to the limit of its scene
-
-LOG = logging.getLogger(__name__)
+FIRST_PORT, N_COMMON_PORTS = 5005, 8  # ports of players that are checked when no run is given
 
 
-class UnityAdapter(Adapter):
-    """An adapter of Unity scenes, each with any number of agents of any behaviors; each team of a behavior is a role.
+class UnityAdapter(SceneAdapter):
+    """An adapter of Unity scenes; each team of a behavior is a role.
 
-    A role starts with one lane, in each environment, for each agent of its behavior that requests a decision together
-    with the first one. A lane is added for each agent that finds no free lane, up to the limit `unity_args.agents`.
-
-    Unity receives a seed only when it starts, so each reset restarts all players. A player that fails starts again
-    after a pause while the others continue; its episodes are truncated without last observations. Stop in the editor
-    does the same, without counting as a restart.
-
-    Raises EnvironmentStartError if an environment does not open at a reset, and UnsupportedEnvironment for more agents
-    than the limit and for cameras without graphics.
+    Raises what a SceneAdapter does, also for cameras without graphics.
     """
 
-    needs_name: ClassVar[bool] = False
-    section: ClassVar[str | None] = "unity_args"
+    launch_config: ClassVar[type[LaunchConfig]] = UnityLaunchConfig
+    section: ClassVar[str | None] = UnityLaunchConfig.section
     takes_parameters: ClassVar[bool] = True
     unsupported_settings: ClassVar[Mapping[str, str]] = {
         "env_args": "reset_config holds the parameters of a scene",
@@ -85,222 +37,21 @@ class UnityAdapter(Adapter):
         "env_wrappers": "they wrap environments in Python",
         "ignore_observations": "leave the sensor out in Unity",
     }
-    starts_programs: ClassVar[bool] = True
     packages: ClassVar[Sequence[str]] = ("mlagents-envs",)
     rename_metrics = staticmethod(rename_metrics)
 
-    def __init__(self, config: EnvConfig):
-        self.launch = LaunchConfig(config)
-        self.roles: dict[str, Role] = {}
-        self._parameters = config.parameters or EnvironmentParameters({})
-        self._on_episode_end = config.on_episode_end or (lambda role, episode_return: None)
-        self._max_agents: Mapping[str, int] | int | None = config.section["agents"]  # of a role in one environment
-        self._scenes = [SceneProcess(self.launch, number) for number in range(config.n_envs)]
-        self._agent_roles: dict[str, Role] = {}  # of one agent of each behavior that has appeared
-        self._behaviors: dict[str, str] = {}  # of each role
-        self._agent_of: dict[str, str] = {}  # the agent of each role: one for all teams of a behavior
-        self._lanes: dict[str, list[LaneAssignment]] = {}  # of each role in each environment
-        self._statistics = StatisticsCollector()
-        self._ticks: dict[int, SceneTick] = {}  # of the scenes that have sent a tick since the last actions
-        self._is_gathering = False  # whether ticks of other scenes are still missing
-        self._ready_steps: deque[dict[str, Step]] = deque()  # what `receive` returns before the scenes step again
-        self._active_steps: dict[str, Step] = {}  # of each role: the rows that await a decision
-
-    @classmethod
-    def count_evaluation_envs(cls, config: EnvConfig, episodes: int) -> int:
-        return 1
-
-    @classmethod
-    def find_evaluation_obstacle(cls, config: EnvConfig) -> str | None:
-        return "there is one Unity editor" if LaunchConfig(config).path is None else None
-
     @classmethod
     def list_start_checks(cls, config: EnvConfig | None) -> Sequence[StartCheck]:
-        protocol = StartCheck(name="handshake", run=check_protocol, in_subprocess=True)
+        checks = [*super().list_start_checks(config)]
         if config is None:
-            players = range(FIRST_PORT, FIRST_PORT + N_COMMON_PORTS)
-            editor = StartCheck(name="port of the editor", run=partial(check_ports, [EDITOR_PORT], SET_EDITOR_PORT))
-            ports = StartCheck(name="ports of players", run=partial(check_ports, players, "players take others"))
-            return [editor, ports, protocol]
-        launch = LaunchConfig(config)
-        if launch.path is None:
-            return [protocol, StartCheck(name="ports", run=partial(check_ports, [launch.get_port(0)], SET_EDITOR_PORT))]
-        player = StartCheck(name="player", run=lambda: str(find_player(Path(launch.path or ""))))
-        if launch.port is None:
-            return [protocol, player]
-        advice = "give another base_config.unity_args.base_port, or null for any free ports"
-        numbers = range(launch.port, launch.port + config.n_envs + 1)  # one more for evaluation
-        return [protocol, player, StartCheck(name="ports", run=partial(check_ports, numbers, advice))]
+            ports = range(FIRST_PORT, FIRST_PORT + N_COMMON_PORTS)
+            checks.append(StartCheck(name="ports of players", run=partial(check_ports, ports, "players take others")))
+        return [*checks, StartCheck(name="handshake", run=check_protocol, in_subprocess=True)]
 
-    @property
-    def shared_agents(self) -> Mapping[str, str]:
-        return self._agent_of
+    def split_team(self, behavior: str) -> tuple[str, str]:
+        return split_team(behavior)
 
-    def reset(self, seed: int) -> dict[str, Step]:
-        self._is_gathering = False
-        for scene in self._scenes:
-            self._forget_agents(scene)
-            scene.start(derive_seed(seed, scene.number), self._parameters.current)
-        self._request_play()
-        ticks: dict[int, SceneTick] = {}
-        while len(ticks) < len(self._scenes):
-            for scene, message in self._receive_messages():
-                if isinstance(message, PlayerExited):
-                    self.close()
-                    raise EnvironmentStartError(message.reason)
-                ticks[scene.number] = message
-        self._ready_steps = self._make_steps(ticks)
-        return self._ready_steps.popleft()
-
-    def send(self, actions: Mapping[str, np.ndarray]) -> None:
-        if self._ready_steps or self._is_gathering:
-            return
-        for scene in self._scenes:
-            if scene.awaits_actions:
-                scene.send(self._select_actions(scene.number, actions), self._parameters.current)
-        self._ticks = {}
-
-    def receive(self) -> dict[str, Step]:
-        if not self._ready_steps:
-            self._is_gathering = not self._gather_ticks()
-            if self._is_gathering:
-                return {}
-            self._ready_steps = self._make_steps(self._ticks)
-        return self._ready_steps.popleft()
-
-    def statistics(self) -> dict[str, float]:
-        lessons = {f"lesson/{name}": float(one.index) for name, one in self._parameters.curricula.items()}
-        return {**self._statistics.take(), **lessons}
-
-    def close(self) -> None:
-        for scene in self._scenes:
-            scene.close()
-
-    def _select_actions(self, number: int, actions: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the actions for the agents of environment `number`, by behavior."""
-        return {
-            self._behaviors[role]: self._lanes[role][number].order_actions(step.lane, actions[role])
-            for role, step in self._active_steps.items()
-            if self._lanes[role][number].active_lanes is not None
-        }
-
-    def _gather_ticks(self) -> bool:
-        """Receive the next tick of each scene that executes actions or has opened; return whether all have arrived.
-
-        If not, because a scene takes long or all start again, `receive` returns no rows, so that the caller can stop.
-        """
-        deadline = time.monotonic() + MAX_WAIT
-        while time.monotonic() < deadline:
-            for scene in self._scenes:
-                scene.start_if_due(self._parameters.current)
-            has_exited = False
-            for scene, message in self._receive_messages():
-                if isinstance(message, PlayerExited):
-                    self._schedule_restart(scene, message)
-                    has_exited = True
-                else:
-                    self._ticks[scene.number] = message
-            if (self._ticks or has_exited) and not any(scene.is_stepping for scene in self._scenes):
-                return True
-        return False
-
-    def _receive_messages(self) -> Iterator[tuple[SceneProcess, SceneTick | PlayerExited]]:
-        """Wait for messages, at most `MAX_WAIT` seconds and until a scene needs a call, and yield them."""
-        pipes = [scene.pipe for scene in self._scenes if scene.pipe is not None and not scene.awaits_actions]
-        timeout = min((scene.wait_seconds for scene in self._scenes if not scene.awaits_actions), default=0.0)
-        if pipes:
-            wait(pipes, timeout)
-        else:  # without pipes, `wait` returns at once on Windows
-            time.sleep(timeout)
-        for scene in self._scenes:
-            if (message := scene.receive()) is not None:
-                yield scene, message
-
-    def _schedule_restart(self, scene: SceneProcess, player_exited: PlayerExited) -> None:
-        self._forget_agents(scene)
-        seconds = scene.schedule_restart(player_exited)
-        if self.launch.path is None:
-            LOG.warning(f"{player_exited.reason}; its episodes are truncated")
-            self._request_play()
-            return
-        self.restarts, self.last_error = self.restarts + 1, player_exited.reason
-        which_env = f" (environment {scene.number} of {len(self._scenes)})" if len(self._scenes) > 1 else ""
-        LOG.warning(
-            f"{player_exited.reason}{which_env}; its episodes are truncated, and it starts again in {seconds:g} seconds"
-        )
-
-    def _forget_agents(self, scene: SceneProcess) -> None:
-        for lanes in self._lanes.values():
-            lanes[scene.number].forget_episodes()
-
-    def _request_play(self) -> None:
-        if self.launch.path is None:
-            LOG.warning(f"Waiting for Unity on port {self.launch.get_port(0)}: press Play in the editor")
-
-    def _make_steps(self, ticks: Mapping[int, SceneTick]) -> deque[dict[str, Step]]:
-        """Return the final rows of lanes that await a decision again, if there are any, and then all other rows."""
-        for tick in ticks.values():
-            self._agent_roles |= tick.roles
-            self._statistics.add(tick.statistics)
-        self._add_roles(ticks)
-        finals, next_steps = {}, {}
-        for role, behavior in self._behaviors.items():
-            final_parts, decision_parts = [], []
-            for number, tick in sorted(ticks.items()):
-                if behavior in tick.batches:
-                    final, next_step, returns = self._lanes[role][number](*tick.batches[behavior])
-                    final_parts += [] if final is None else [final]
-                    decision_parts += [] if next_step is None else [next_step]
-                    for episode_return in returns:
-                        self._on_episode_end(role, episode_return)
-            earlier, together = _split_finals(final_parts, decision_parts)
-            if earlier:
-                finals[role] = merge_steps(earlier)
-            if together:
-                next_steps[role] = merge_steps(together)
-        self._active_steps = next_steps
-        return deque([finals, next_steps] if finals and next_steps else [finals or next_steps])
-
-    def _add_roles(self, ticks: Mapping[int, SceneTick]) -> None:
-        """Add a role for each behavior whose agents request decisions for the first time."""
-        for behavior, agent_role in self._agent_roles.items():
-            decisions = [tick.batches[behavior][0] for tick in ticks.values() if behavior in tick.batches]
-            count = max(map(len, decisions), default=0)
-            if behavior in self._behaviors.values() or not count:
-                continue
-            role, agent = get_role_name(behavior), get_agent_name(behavior)
-            for other, known_behavior in self._behaviors.items():
-                are_teams = TEAM_SUFFIX.sub("", known_behavior) == TEAM_SUFFIX.sub("", behavior)
-                if other == role or (self._agent_of[other] == agent and not are_teams):
-                    raise UnsupportedEnvironment(
-                        f"the behaviors {known_behavior!r} and {behavior!r} would both have the agent name {agent!r}; "
-                        "give one of them another name in Unity"
-                    )
-            self._check_cameras(agent_role, decisions)
-            self._check_agent_limit(role, count)
-            self._behaviors[role], self._agent_of[role] = behavior, agent
-            add = partial(self._add_lane, role)
-            self._lanes[role] = [LaneAssignment(scene.number * count, count, add) for scene in self._scenes]
-            self.roles[role] = replace(agent_role, lanes=count * len(self._scenes))
-
-    def _add_lane(self, role: str, n_lanes: int) -> int:
-        """Add a lane to a role, in an environment with `n_lanes` lanes; return its number."""
-        self._check_agent_limit(role, n_lanes + 1)
-        number = self.roles[role].lanes
-        self.roles[role] = replace(self.roles[role], lanes=number + 1)
-        return number
-
-    def _check_agent_limit(self, role: str, count: int) -> None:
-        """Raise UnsupportedEnvironment if `count` agents of a role are more than one scene may have."""
-        limit = self._max_agents.get(role) if isinstance(self._max_agents, Mapping) else self._max_agents
-        if limit is not None and count > limit:
-            self.close()
-            raise UnsupportedEnvironment(
-                f"more than {limit} agents of role {role!r} are in one scene at a time, which is the limit "
-                "base_config.unity_args.agents: raise it, or set it to null for any number"
-            )
-
-    def _check_cameras(self, agent_role: Role, decisions: Sequence[Batch]) -> None:
+    def check_role(self, agent_role: Role, decisions: Sequence[Batch]) -> None:
         """Raise UnsupportedEnvironment for a camera whose image has a single color, as without graphics."""
         if not self.launch.no_graphics or self.launch.path is None:
             return
@@ -314,162 +65,8 @@ class UnityAdapter(Adapter):
                 )
 
 
-class SceneProcess:
-    """A scene in a separate process.
-
-    The scene is in one of four states: it awaits actions (`awaits_actions`), executes them (`is_stepping`), opens, or
-    pauses after a failure. `pipe` becomes readable when `receive` has a message; it is None during a pause.
-    """
-
-    def __init__(self, launch: LaunchConfig, number: int):
-        self.launch, self.number = launch, number
-        self.pipe: Connection | None = None
-        self.awaits_actions = self.is_stepping = False
-        self.failures = 0
-        self._process: BaseProcess | None = None
-        self._pause, self._ticks = FIRST_PAUSE, 0
-        self._due: float | None = None  # the time at which it starts again or fails; None for no limit
-        self._sent_parameters: dict[str, Value] = {}
-
-    def start(self, seed: int, parameters: Mapping[str, Value]) -> None:
-        """Start to open the scene; `receive` returns its first tick, or why it did not open."""
-        self.close()
-        self._seed, self._sent_parameters, self._ticks = seed, dict(parameters), 0
-        self.pipe, child_pipe = PROCESSES.Pipe()
-        self._process = PROCESSES.Process(
-            target=run_scene, args=(child_pipe, self.launch, self.number, seed, self._sent_parameters), daemon=True
-        )
-        self._process.start()
-        child_pipe.close()
-        # There is no time limit for the user to press Play in the editor.
-        self._due = None if self.launch.path is None else self._get_deadline(3)
-
-    def start_if_due(self, parameters: Mapping[str, Value]) -> None:
-        """Open the scene again if the pause after a failure is over."""
-        if self.pipe is None and self._is_due():
-            self.start(derive_seed(self._seed, self.failures), parameters)
-
-    @property
-    def wait_seconds(self) -> float:
-        """Return the seconds after which the scene needs a call even if no message arrives."""
-        return MAX_WAIT if self._due is None else min(MAX_WAIT, max(0.0, self._due - time.monotonic()))
-
-    def send(self, actions: Mapping[str, np.ndarray], parameters: Mapping[str, Value]) -> None:
-        """Send {behavior: actions [n, size]}, and those environment parameters that have changed."""
-        changed = {
-            name: value
-            for name, value in parameters.items()
-            if name not in self._sent_parameters or self._sent_parameters[name] != value
-        }
-        self._sent_parameters |= changed
-        self.awaits_actions, self.is_stepping = False, True
-        self._due = self._get_deadline(1)
-        with suppress(OSError):  # `receive` returns why the process ended
-            self.pipe.send((actions, changed))  # type: ignore[union-attr]
-
-    def receive(self) -> SceneTick | PlayerExited | None:
-        """Return the next tick, or why the scene failed; None if the scene has time left to answer."""
-        if self.pipe is None:
-            return None
-        message: SceneTick | PlayerExited
-        try:
-            if self.pipe.poll():
-                message = self.pipe.recv()
-            elif not self._is_due():
-                return None
-            else:
-                message = PlayerExited(f"{self.launch.name} did not answer in {self.launch.timeout:g} seconds")
-        except (EOFError, OSError):
-            message = PlayerExited(f"the process of {self.launch.name} ended without a message")
-        if isinstance(message, SceneTick):
-            self.awaits_actions, self.is_stepping = True, False
-            self._ticks += 1
-            if self._ticks >= STABLE_TICKS:
-                self._pause = FIRST_PAUSE
-        return message
-
-    def schedule_restart(self, player_exited: PlayerExited) -> float:
-        """Close the scene and return the seconds until it opens again."""
-        self.close()
-        self.failures += 1
-        seconds, self._pause = (
-            (0.0, FIRST_PAUSE) if player_exited.stopped else (self._pause, min(2 * self._pause, LONGEST_PAUSE))
-        )
-        self._due = time.monotonic() + seconds
-        return seconds
-
-    def close(self) -> None:
-        """Close the scene and end its process. A second call does nothing."""
-        self.awaits_actions = self.is_stepping = False
-        if self.pipe is not None:
-            self.pipe.close()  # the process then ends its player and itself
-            self.pipe = None
-        if self._process is not None:
-            if self._ticks:
-                self._process.join(GRACE_SECONDS)
-            for stop in (self._process.terminate, self._process.kill):
-                if self._process.is_alive():
-                    stop()
-                    self._process.join(GRACE_SECONDS)
-            self._process.close()
-            self._process = None
-
-    def _is_due(self) -> bool:
-        return self._due is not None and time.monotonic() >= self._due
-
-    def _get_deadline(self, n_timeouts: int) -> float:
-        return time.monotonic() + n_timeouts * self.launch.timeout + GRACE_SECONDS
-
-
-def run_scene(pipe: Connection, launch: LaunchConfig, number: int, seed: int, parameters: Mapping[str, Value]) -> None:
-    """Open a scene, in the process of the scene, and step it until the other end of `pipe` is closed.
-
-    Sends a SceneTick after the start and for each ({behavior: actions [n, size]}, changed parameters) that it receives,
-    or a PlayerExited if the scene fails, which ends the process.
-    """
-    prepare_worker()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the player ends too
-    end_with_parent()  # the watchdog then ends the player
-    from algorithm.adapters.unity.client import PlayerQuit, UnityClient  # ML-Agents' client, for this process only
-
-    start_garbage_collection()
-    try:
-        log_file = launch.make_log_file(number)
-        with UnityClient(
-            None if launch.path is None else find_player(Path(launch.path)),
-            port=launch.get_port(number),
-            start_limit=None if launch.path is None else launch.timeout,
-            limit=launch.timeout,
-            arguments=launch.make_arguments(log_file),
-            seed=seed,
-            engine=launch.engine,
-            parameters=parameters,
-            log=log_file,
-        ) as client:
-            pipe.send(client.reset())
-            while True:
-                pipe.send(client.step(*pipe.recv()))
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the other end is closed
-    except Exception as error:  # a scene may fail with any error
-        reason = str(error) if isinstance(error, SimulatorError) else f"{type(error).__name__}: {error}"
-        with suppress(OSError):
-            pipe.send(PlayerExited(" ".join(reason.split()), isinstance(error, PlayerQuit)))
-
-
 def check_protocol() -> str:
     """Exchange messages with a scene over gRPC, and return the versions of the packages that took part."""
     from algorithm.adapters.unity.self_test import run_self_test  # which loads ML-Agents' client
 
     return run_self_test()
-
-
-def _split_finals(finals: Sequence[Step], decisions: Sequence[Step]) -> tuple[list[Step], list[Step]]:
-    """Return the final rows of lanes that also await a decision, and the other final rows with the decisions.
-
-    The rows of one tick are thus in one Step, unless a lane has two of them.
-    """
-    decided = np.concatenate([np.zeros(0, np.int64), *(part.lane for part in decisions)])
-    split = [(final, np.isin(final.lane, decided)) for final in finals]
-    earlier = [final.take(again) for final, again in split if again.any()]
-    return earlier, [*decisions, *(final.take(~again) for final, again in split if not again.all())]

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
-from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError, SimulatorError
+from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform, Value
+from algorithm.adapters.scenes.client import PlayerQuit, SceneClient
+from algorithm.adapters.scenes.player import PlayerProcess
+from algorithm.adapters.scenes.ports import LOOPBACK, is_taken, make_port_error
+from algorithm.adapters.scenes.scene import Batch, SceneTick
 from algorithm.adapters.unity import compat
 from algorithm.adapters.unity.decoding import Decoder
-from algorithm.adapters.unity.launch import LOOPBACK, UnityProcess, describe_holder, is_taken
-from algorithm.adapters.unity.scene import Batch, SceneTick
 from algorithm.specs import Role
 
 api = compat.load_api()
@@ -35,22 +35,14 @@ CAPABILITIES = (
 )
 MAX_MESSAGE_BYTES = 64 * 2**20  # largest size of a message
 LOOKAHEAD_BYTES = 4 * 2**20  # bytes that a player may send before they are read: the images of a tick
-POLL_SECONDS = 0.2  # seconds between two checks of the player's process
 QUIT_SECONDS = 1.0  # seconds within which a waiting player receives the last message
 MAX_IDLE_TICKS = 1000  # consecutive ticks in which no agent requests a decision
 STATUS_OK, STATUS_QUIT = 200, 400
 DISCONNECTED = object()  # instead of a request: the player disconnected before it received the last answer
 
 
-class PlayerQuit(EnvironmentCrashed):
-    """An error for a player that quit: its window was closed, or Stop was pressed in the editor."""
-
-
-class UnityClient(AbstractContextManager):
-    """A client of one scene.
-
-    Any failure ends the player and raises EnvironmentCrashed with one line, after which the client cannot be used.
-    """
+class UnityClient(SceneClient):
+    """A client of one Unity scene."""
 
     def __init__(
         self,
@@ -81,7 +73,7 @@ class UnityClient(AbstractContextManager):
         Raises:
             EnvironmentStartError: If the scene does not start.
         """
-        self.name = f"the player {program.name}" if program else "the editor"
+        super().__init__(program, limit)
         self._seed = seed
         self._parameters, self._statistics = api.EnvironmentParametersChannel(), api.StatsSideChannel()
         engine_channel = api.EngineConfigurationChannel()
@@ -90,18 +82,13 @@ class UnityClient(AbstractContextManager):
         self._set_parameters(parameters or {})
         self._decoders: dict[str, Decoder] = {}
         self._batches: dict[str, tuple[Batch, Batch]] = {}  # of the last tick
-        self._process: UnityProcess | None = None
-        self._limit = limit
         self._server = Server(port)
         self.port = self._server.port
-        try:
-            with self._convert_errors():
-                if program:
-                    command = [str(program.absolute()), "--mlagents-port", str(self.port), *arguments]
-                    self._process = UnityProcess(command, log)
-                self._perform_handshake(start_limit)
-        except EnvironmentCrashed as error:
-            raise EnvironmentStartError(str(error)) from error
+        with self.convert_start_errors():
+            if program:
+                command = [str(program.absolute()), "--mlagents-port", str(self.port), *arguments]
+                self._process = PlayerProcess(command, log)
+            self._perform_handshake(start_limit)
 
     @property
     def roles(self) -> dict[str, Role]:
@@ -145,17 +132,15 @@ class UnityClient(AbstractContextManager):
         self._set_parameters(parameters or {})
         return self._exchange(api.STEP, actions)
 
-    def close(self, at_once: bool = False) -> None:
-        """End the scene, and the player with all its processes. A second call does nothing.
-
-        The player has some seconds to quit, unless it is killed `at_once`.
-        """
+    def disconnect(self) -> None:
         self._server.close()
-        if self._process:
-            self._process.close(at_once)
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def poll(self, seconds: float) -> Any:
+        return self._server.receive(seconds)
+
+    @property
+    def is_disconnected(self) -> bool:
+        return self._server.is_disconnected
 
     def _set_parameters(self, parameters: Mapping[str, Value]) -> None:
         """Set environment parameters, which the scene receives with the next step or reset."""
@@ -177,9 +162,9 @@ class UnityClient(AbstractContextManager):
             "capabilities": dict.fromkeys(CAPABILITIES, True),
             "num_areas": 1,
         }
-        output = self._receive(start_limit, "did not connect").unity_output.rl_initialization_output
+        output = self.receive(start_limit, "did not connect").unity_output.rl_initialization_output
         self._server.reply(api.UnityInputProto(rl_initialization_input=start))
-        self._receive(self._limit, "did not finish its start")
+        self.receive(self._limit, "did not finish its start")
         version = output.communication_version
         if version.partition(".")[0] != API_VERSION.partition(".")[0]:
             raise EnvironmentStartError(f"uses version {version or '(none)'} of ML-Agents' protocol, not {API_VERSION}")
@@ -198,9 +183,9 @@ class UnityClient(AbstractContextManager):
             agents = inputs.rl_input.agent_actions[name].value
             for row, branches in zip(np.clip(continuous, -1, 1).tolist(), discrete.astype(int).tolist(), strict=True):
                 agents.add(continuous_actions=row, discrete_actions=branches)
-        with self._convert_errors():
+        with self.convert_errors():
             self._server.reply(inputs)
-            message = self._receive(self._limit, "did not answer")
+            message = self.receive(self._limit, "did not answer")
             if message.header.status != STATUS_OK:
                 raise PlayerQuit("quit")
             return self._read_tick(message.unity_output)
@@ -224,38 +209,6 @@ class UnityClient(AbstractContextManager):
         }
         return SceneTick(self._batches, new, statistics)
 
-    def _receive(self, limit: float | None, failure: str) -> Any:
-        """Return the player's next message; `failure` is the predicate for a player that takes longer than `limit`."""
-        start = time.monotonic()
-        while True:
-            try:
-                return self._server.receive(POLL_SECONDS)
-            except Empty:
-                if exit_reason := self._process.get_exit_reason() if self._process else None:
-                    raise EnvironmentCrashed(exit_reason) from None
-                if self._server.is_disconnected:
-                    raise EnvironmentCrashed("broke the connection") from None
-                if limit is not None and time.monotonic() - start >= limit:
-                    raise EnvironmentCrashed(f"{failure} within {limit:g} s") from None
-
-    @contextmanager
-    def _convert_errors(self) -> Iterator[None]:
-        """Close the client on any error, and raise the error as one line that names the player."""
-        try:
-            yield
-        except SimulatorError as error:
-            crashed = isinstance(error, EnvironmentCrashed) and not isinstance(error, PlayerQuit)
-            last_output = self._process.last_lines() if self._process and crashed else ""
-            self.close(at_once=not isinstance(error, PlayerQuit))
-            raise type(error)(f"{self.name} {error}{last_output}") from error
-        except BaseException as error:
-            self.close(at_once=True)
-            if not isinstance(error, Exception):
-                raise
-            raise EnvironmentCrashed(
-                f"{self.name} sent a message that cannot be read: {type(error).__name__}: {error}"
-            ) from error
-
 
 class Server(api.UnityToExternalProtoServicer):
     """A gRPC server for one player, which sends messages and waits for the answers. `port` is where it listens.
@@ -271,7 +224,7 @@ class Server(api.UnityToExternalProtoServicer):
         self._awaits_answer = False  # whether the player does
         self._is_open = True
         if is_taken(port):  # gRPC would print its own message
-            raise _make_port_error(port)
+            raise make_port_error(port)
         options = {
             "grpc.so_reuseport": 0,
             "grpc.max_receive_message_length": MAX_MESSAGE_BYTES,
@@ -283,7 +236,7 @@ class Server(api.UnityToExternalProtoServicer):
         try:
             self.port = self._server.add_insecure_port(f"{LOOPBACK}:{port}")
         except RuntimeError as error:
-            raise _make_port_error(port) from error
+            raise make_port_error(port) from error
         self._server.start()
 
     def Exchange(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -333,7 +286,3 @@ class _DaemonExecutor(Executor):
 
         threading.Thread(target=run, name="unity", daemon=True).start()
         return future
-
-
-def _make_port_error(port: int) -> EnvironmentStartError:
-    return EnvironmentStartError(f"port {port} is taken by {describe_holder(port)}: end it, or give another port")

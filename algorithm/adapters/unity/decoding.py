@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from algorithm.adapters.adapter import EnvironmentCrashed
+from algorithm.adapters.scenes.scene import Batch
 from algorithm.adapters.unity import compat
-from algorithm.adapters.unity.scene import Batch
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 
 api = compat.load_api()

@@ -15,7 +15,7 @@ import numpy as np
 from algorithm.adapters.adapter import EnvironmentCrashed
 from algorithm.adapters.unity import compat
 from algorithm.adapters.unity.decoding import Decoder
-from algorithm.adapters.unity.scene import get_role_name
+from algorithm.adapters.unity.names import get_role_name
 from algorithm.demonstrations import Demonstrations
 from algorithm.errors import UserError
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
+from algorithm.adapters.scenes.ports import LOOPBACK, find_free_port
 from algorithm.adapters.unity import compat
 from algorithm.adapters.unity.client import API_VERSION, CAPABILITIES, STATUS_OK, UnityClient
-from algorithm.adapters.unity.launch import LOOPBACK, find_free_port
 
 api = compat.load_api()
 

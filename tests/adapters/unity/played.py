@@ -11,9 +11,9 @@ import numpy as np
 import yaml
 
 from algorithm.adapters.adapter import EnvConfig
+from algorithm.adapters.scenes.scene import SceneTick
 from algorithm.adapters.unity.adapter import UnityAdapter
 from algorithm.adapters.unity.client import UnityClient
-from algorithm.adapters.unity.scene import SceneTick
 from tests.adapters.configs import opened
 from tests.unity_player.launcher import ROOT, make_player
 

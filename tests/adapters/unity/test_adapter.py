@@ -18,10 +18,11 @@ import pytest
 
 from algorithm.adapters.adapter import EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.curriculum import EnvironmentParameters, Lesson, Uniform
-from algorithm.adapters.unity import adapter as unity_adapter
+from algorithm.adapters.scenes import adapter as scenes_adapter
+from algorithm.adapters.scenes.ports import find_free_port
+from algorithm.adapters.scenes.scene import Batch, SceneTick
 from algorithm.adapters.unity.adapter import UnityAdapter
-from algorithm.adapters.unity.launch import LaunchConfig, find_free_port
-from algorithm.adapters.unity.scene import Batch, SceneTick
+from algorithm.adapters.unity.launch import UnityLaunchConfig
 from algorithm.adapters.wrappers import RestartOnFailure
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.adapters.configs import opened
@@ -44,7 +45,7 @@ TestGrid = make_contract(lambda: make_scenes(FOLDER, "grid", "--seed", "3", "--s
 @pytest.fixture
 def at_once(monkeypatch):
     """Remove the pause before a restart."""
-    monkeypatch.setattr(unity_adapter, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(scenes_adapter, "FIRST_PAUSE", 0.0)
 
 
 def play(adapter, ticks):
@@ -198,7 +199,7 @@ def test_a_failed_environment_starts_again_while_the_other_continues(fault, why,
     how = {"copies": 2, "agents": 3, "timeout_wait": 3.0 if fault == "hang" else 20.0}
     adapter = make_scenes(tmp_path, "staggered", "--fault", fault, "--at", "6", **how)
     other = make_config(make_player(tmp_path / "sound", "staggered"))
-    adapter._scenes[1].launch = LaunchConfig(other)
+    adapter._scenes[1].launch = UnityLaunchConfig(other)
     rng, shown, started = np.random.default_rng(0), [adapter.reset(0)], 1
     while started < 2:
         shown.append(adapter.step(_random_actions(adapter, shown[-1], rng)))

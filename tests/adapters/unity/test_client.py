@@ -14,10 +14,12 @@ import pytest
 
 pytest.importorskip("mlagents_envs")
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError  # noqa: E402
+from algorithm.adapters.scenes import watchdog  # noqa: E402
+from algorithm.adapters.scenes.client import PlayerQuit  # noqa: E402
+from algorithm.adapters.scenes.ports import find_free_port  # noqa: E402
+from algorithm.adapters.unity import adapter, launch, self_test  # noqa: E402
 from algorithm.adapters.unity import client as client_module  # noqa: E402
-from algorithm.adapters.unity import launch, self_test, watchdog  # noqa: E402
-from algorithm.adapters.unity.client import PlayerQuit, Server, UnityClient, api  # noqa: E402
-from algorithm.adapters.unity.launch import find_free_port  # noqa: E402
+from algorithm.adapters.unity.client import Server, UnityClient, api  # noqa: E402
 from algorithm.tools.doctor.check import SubprocessFailed, run_in_subprocess  # noqa: E402
 from tests.adapters.unity.played import ENVIRONMENT, act, press_play, start  # noqa: E402
 from tests.faults.runs import is_alive, wait_until, wait_until_dead  # noqa: E402
@@ -169,8 +171,8 @@ def test_the_protocol_is_that_of_ml_agents_own_client():
     capabilities = api.UnityRLCapabilitiesProto(**dict.fromkeys(client_module.CAPABILITIES, True))
     assert capabilities == UnityEnvironment._get_capabilities_proto()
     assert client_module.API_VERSION == UnityEnvironment.API_VERSION
-    assert launch.EDITOR_PORT == UnityEnvironment.DEFAULT_EDITOR_PORT
-    assert launch.FIRST_PORT == UnityEnvironment.BASE_ENVIRONMENT_PORT
+    assert launch.UnityLaunchConfig.editor_port == UnityEnvironment.DEFAULT_EDITOR_PORT
+    assert adapter.FIRST_PORT == UnityEnvironment.BASE_ENVIRONMENT_PORT
 
 
 def test_missing_actions_and_actions_of_another_shape_are_errors(tmp_path):
@@ -233,7 +235,7 @@ def test_a_player_ends_with_a_killed_watchdog(tmp_path):
 def test_processes_that_a_player_started_end_with_it(tmp_path):
     """Test this with a child process, such as Unity's crash handler."""
     script = "sleep 60 & echo $! > child; exit 7"
-    command = [sys.executable, watchdog.__file__, "0.1", "/bin/sh", "-c", script]
+    command = [sys.executable, watchdog.__file__, "0.1", "", "/bin/sh", "-c", script]
     finished = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=10)
     assert finished.stdout.splitlines()[1] == "exit 7 "
     wait_until_dead([int((tmp_path / "child").read_text())], 10)

@@ -13,9 +13,9 @@ pytest.importorskip("mlagents_envs")
 import grpc  # noqa: E402
 
 import algorithm  # noqa: E402
+from algorithm.adapters.scenes.ports import find_free_port  # noqa: E402
 from algorithm.adapters.unity.client import UnityClient, api  # noqa: E402
 from algorithm.adapters.unity.demonstration_files import FIRST_BYTE  # noqa: E402
-from algorithm.adapters.unity.launch import find_free_port  # noqa: E402
 from algorithm.errors import UserError  # noqa: E402
 from tests.adapters.unity.test_decoding import floats, parameters  # noqa: E402
 

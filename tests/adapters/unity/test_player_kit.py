@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("mlagents_envs")
 from algorithm.adapters.curriculum import Gaussian, MultiRange, Uniform  # noqa: E402
-from algorithm.adapters.unity.scene import AVERAGE  # noqa: E402
+from algorithm.adapters.scenes.scene import AVERAGE  # noqa: E402
 from tests.adapters.unity.played import act, start  # noqa: E402
 from tests.unity_player import tasks  # noqa: E402
 from tests.unity_player.__main__ import TASKS, parse  # noqa: E402

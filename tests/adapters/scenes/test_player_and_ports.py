@@ -6,11 +6,10 @@ import sys
 
 import pytest
 
-pytest.importorskip("mlagents_envs")
-from algorithm.adapters.adapter import EnvironmentStartError  # noqa: E402
-from algorithm.adapters.unity import launch  # noqa: E402
-from algorithm.adapters.unity.adapter import UnityAdapter  # noqa: E402
-from algorithm.adapters.unity.launch import find_player  # noqa: E402
+from algorithm.adapters.adapter import EnvironmentStartError
+from algorithm.adapters.scenes import ports
+from algorithm.adapters.scenes.player import find_player
+from algorithm.adapters.unity.adapter import UnityAdapter
 
 
 def put(path):
@@ -74,23 +73,23 @@ def test_a_port_that_is_taken_is_reported_with_its_holder(host):
         other.listen()
         if ":" not in host:
             with pytest.raises(EnvironmentStartError, match=f"^{port} is taken by .*: end it, or take another$"):
-                launch.check_ports([port], "take another")
+                ports.check_ports([port], "take another")
         if sys.platform == "linux":  # other systems do not report it
-            assert launch.describe_holder(port).endswith(f"(process {os.getpid()})")
-    assert launch.check_ports([port], "") == f"{port} is free"
-    assert launch.describe_holder(port) == "another program"
+            assert ports.describe_holder(port).endswith(f"(process {os.getpid()})")
+    assert ports.check_ports([port], "") == f"{port} is free"
+    assert ports.describe_holder(port) == "another program"
 
 
 def test_a_port_beyond_the_last_is_an_error():
     with pytest.raises(EnvironmentStartError, match="^65539 is not a valid port, the largest is 65535: take another$"):
-        launch.check_ports(range(65530, 65540), "take another")
+        ports.check_ports(range(65530, 65540), "take another")
 
 
 def test_the_default_ports_are_checked(monkeypatch):
     checked = []
-    monkeypatch.setattr(launch, "is_taken", lambda port: checked.append(port) or False)
+    monkeypatch.setattr(ports, "is_taken", lambda port: checked.append(port) or False)
     checks = UnityAdapter.list_start_checks(None)
-    assert [check.name for check in checks] == ["port of the editor", "ports of players", "handshake"]
+    assert [check.name for check in checks] == ["port of the Unity editor", "ports of players", "handshake"]
     for check in checks[:2]:
         assert "free" in check.run()
-    assert checked == [launch.EDITOR_PORT, *range(5005, 5013)]
+    assert checked == [5004, *range(5005, 5013)]

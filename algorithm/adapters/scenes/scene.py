@@ -1,35 +1,22 @@
-"""The agents and statistics of a scene: records of a tick, names of behaviors and metrics, lanes of agents."""
+"""The agents and statistics of a scene: records of a tick, lanes of agents.
+
+A behavior is what agents of a kind do: a behavior of ML-Agents, a policy of Godot RL Agents.
+"""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from algorithm.program import DEFAULT_ROLE
 from algorithm.rollout import Step
 from algorithm.specs import Role
 
-TEAM_SUFFIX = re.compile(r"\?team=(\d+)$")
+UNFIT_FOR_FILES = re.compile(r"[^\w .-]")  # characters of the name of a role
 MAX_SILENT_TICKS = 500  # ticks without a request after which an agent in an episode may lose its lane
-# Name in ML-Agents: a regular expression of the metric, and the factor between the two.
-METRICS = {
-    "Environment/Cumulative Reward": (r"rollout/return", 1.0),
-    "Environment/Episode Length": (r"rollout/length", 1.0),
-    "Policy/Extrinsic Reward": (r"rollout/return", 1.0),
-    "Policy/Extrinsic Value Estimate": (r"train/value", 1.0),
-    "Policy/Entropy": (r"train/entropy", 1.0),
-    "Policy/Learning Rate": (r"train/(?:acer|actor_critic|policy|reactor)_learning_rate", 1.0),
-    "Policy/Curiosity Reward": (r"train/curiosity_reward", 1.0),
-    "Losses/Policy Loss": (r"train/policy_objective", -1.0),
-    "Losses/Value Loss": (r"train/critic_loss", 2.0),  # the squared error, not half of it
-}
-SCENE, LESSON = "scene/", "lesson/"  # what the names of statistics start with, and then those of lessons
-LESSON_NAME = "Environment/Lesson Number/"
 GROUP_BITS = 32  # of the numbers of groups in a scene
 # ML-Agents' numbers of the ways in which the values of a statistic are aggregated.
 AVERAGE, MOST_RECENT, SUM, HISTOGRAM = range(4)
@@ -48,6 +35,7 @@ class Batch:
         interrupted: [n] bool, whether the episode was truncated rather than terminated; meaningless for agents that
             await a decision.
         group: [n] int64, the number of the agent's group (`SimpleMultiAgentGroup`) in the scene; 0: no group.
+        has_obs: [n] bool, whether the last observation of an episode that was truncated is known; None: all are.
     """
 
     agent: np.ndarray
@@ -55,6 +43,7 @@ class Batch:
     reward: np.ndarray
     interrupted: np.ndarray
     group: np.ndarray
+    has_obs: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.agent)
@@ -75,17 +64,6 @@ class PlayerExited:
 
     reason: str
     stopped: bool = False
-
-
-def get_role_name(behavior: str) -> str:
-    """Return `Name` for `Name?team=0` and `Name-team1` for `Name?team=1`, `_` for characters unfit for a file name."""
-    name = TEAM_SUFFIX.sub(lambda team: "" if int(team[1]) == 0 else f"-team{team[1]}", behavior)
-    return re.sub(r"[^\w .-]", "_", name)
-
-
-def get_agent_name(behavior: str) -> str:
-    """Return the name of the agent for all teams of a behavior: `Name` for `Name?team=0` and `Name?team=1`."""
-    return get_role_name(TEAM_SUFFIX.sub("", behavior))
 
 
 @dataclass(slots=True)
@@ -133,26 +111,28 @@ class LaneAssignment:
     def __call__(self, decisions: Batch, terminals: Batch) -> tuple[Step | None, Step | None, list[float]]:
         """Process one tick.
 
-        A termination becomes part of the agent's next row if the agent requests a decision in the same tick. Otherwise
-        it becomes a final row, as every truncation does. Rewards before the first decision of an episode are left out,
-        since no action caused them, and so are episodes without a decision.
+        A termination becomes part of the agent's next row if the agent requests a decision in the same tick, and so
+        does a truncation without a last observation. Otherwise an end becomes a final row. Rewards before the first
+        decision of an episode are left out, since no action caused them, and so are episodes without a decision.
 
         Returns:
             Final rows, which precede the others; rows that await a decision; the returns of the episodes that ended.
         """
         self._tick, self.active_lanes = self._tick + 1, None
         deciding_agents = set(decisions.agent.tolist())
-        last_rewards: dict[int, float] = {}  # {lane: reward of a termination} of agents that request a decision again
+        # {lane: the reward of its last row, whether it was truncated} of agents that request a decision again
+        last_rewards: dict[int, tuple[float, bool]] = {}
         final_rows, returns = {}, []
         ended = zip(terminals.agent.tolist(), terminals.reward.tolist(), terminals.interrupted.tolist(), strict=True)
+        has_obs = np.ones(len(terminals), bool) if terminals.has_obs is None else terminals.has_obs
         for row, (agent, reward, is_interrupted) in enumerate(ended):
             lane = self._lane_of.get(agent)
             if lane is None or not lane.in_episode:
                 continue
             returns.append(lane.episode_return + reward)
             lane.in_episode, lane.episode_return, lane.last_tick = False, 0.0, self._tick
-            if agent in deciding_agents and not is_interrupted:
-                last_rewards[lane.number] = reward
+            if agent in deciding_agents and not (is_interrupted and has_obs[row]):
+                last_rewards[lane.number] = reward, is_interrupted
             else:
                 final_rows[lane.number] = row
         final = self._make_final_step(terminals, final_rows) if final_rows else None
@@ -176,7 +156,7 @@ class LaneAssignment:
             group=self._number_groups(terminals.group[rows], np.array(lanes)),
         )
 
-    def _make_decision_step(self, decisions: Batch, last_rewards: Mapping[int, float]) -> Step:
+    def _make_decision_step(self, decisions: Batch, last_rewards: Mapping[int, tuple[float, bool]]) -> Step:
         lanes = self._assign_lanes(decisions.agent.tolist())
         self.active_lanes = np.array([lane.number for lane in lanes])
         first = np.array([not lane.in_episode for lane in lanes])
@@ -186,7 +166,7 @@ class LaneAssignment:
             lane.in_episode = True
             lane.episode_return += float(reward[row])
             if lane.number in last_rewards:
-                reward[row], alive[row] = last_rewards[lane.number], False
+                reward[row], alive[row] = last_rewards[lane.number]
         order = np.argsort(self.active_lanes)
         return Step(
             lane=self.active_lanes[order],
@@ -247,18 +227,3 @@ class StatisticsCollector:
         self._values.clear()
         self._counts.clear()
         return means
-
-
-def rename_metrics(values: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Return metrics by their names in ML-Agents, for each role; statistics of the scene belong to all roles."""
-    renamed: dict[str, dict[str, float]] = defaultdict(dict)
-    for name, (expression, factor) in METRICS.items():
-        for metric, value in values.items():
-            if match := re.fullmatch(rf"{expression}(?:/(?P<role>.*))?", metric):
-                renamed[match["role"] or DEFAULT_ROLE][name] = factor * value
-    of_scene = {
-        re.sub(f"^{LESSON}", LESSON_NAME, metric.removeprefix(SCENE)): value
-        for metric, value in values.items()
-        if metric.startswith(SCENE)
-    }
-    return {role: {**metrics, **of_scene} for role, metrics in renamed.items()}

@@ -1,10 +1,10 @@
 """A program that ends a player when its trainer ends; it imports nothing of this project.
 
-`python watchdog.py GRACE COMMAND...` starts the command and prints `pid N`; when the command has ended, it prints `exit
-CODE LINES` with the last lines of the command's output. If the command cannot be started, it prints `failed REASON`.
-When its standard input ends, because the trainer closed it or ended in any way, the player has GRACE seconds to quit
-before it is killed; a byte on the standard input kills the player at once. All processes that the player started end
-with it.
+`python watchdog.py GRACE LOG COMMAND...` starts the command and prints `pid N`; when the command has ended, it prints
+`exit CODE LINES` with the last lines of the command's output, which the file LOG receives, unless its name is empty. If
+the command cannot be started, it prints `failed REASON`. When its standard input ends, because the trainer closed it or
+ended in any way, the player has GRACE seconds to quit before it is killed; a byte on the standard input kills the
+player at once. All processes that the player started end with it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 MAX_LINES, MAX_WIDTH = 5, 200  # largest number of lines that are reported, and of characters in each
 TAIL_BYTES = 4096  # bytes at the end of the output that contain these lines
 
 
-def main(grace: float, command: Sequence[str]) -> None:
-    """Run the command until it ends or is killed; `grace` is in seconds."""
+def main(grace: float, log: str, command: Sequence[str]) -> None:
+    """Run the command until it ends or is killed; `grace` is in seconds, `log` the name of a file for its output."""
     try:
         player = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **make_detach_args()
@@ -35,7 +36,7 @@ def main(grace: float, command: Sequence[str]) -> None:
     has_exited = threading.Event()
     threading.Thread(target=kill_after_trainer, args=(player.pid, has_exited, grace), daemon=True).start()
     printed = bytearray()
-    reader = threading.Thread(target=read_output, args=(player.stdout, printed), daemon=True)
+    reader = threading.Thread(target=read_output, args=(player.stdout, printed, log), daemon=True)
     reader.start()
     code = player.wait()
     has_exited.set()
@@ -44,11 +45,13 @@ def main(grace: float, command: Sequence[str]) -> None:
     send_line(f"exit {code} {last_lines(bytes(printed))}")
 
 
-def read_output(output: Any, tail: bytearray) -> None:
-    """Read the output of a player, which would block otherwise, and keep its end in `tail`."""
-    while data := os.read(output.fileno(), 2**16):
-        tail += data
-        del tail[:-TAIL_BYTES]
+def read_output(output: Any, tail: bytearray, log: str) -> None:
+    """Read the output of a player, which would block otherwise; keep its end in `tail`, and all of it in a file."""
+    with Path(log or os.devnull).open("wb", buffering=0) as file:
+        while data := os.read(output.fileno(), 2**16):
+            file.write(data)
+            tail += data
+            del tail[:-TAIL_BYTES]
 
 
 def last_lines(text: bytes) -> str:
@@ -87,5 +90,5 @@ def send_line(line: str) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), sys.argv[2:])
+    main(float(sys.argv[1]), sys.argv[2], sys.argv[3:])
     os._exit(0)  # the reader thread may still block
