@@ -110,7 +110,7 @@ TOOLS = sorted(path.name for path in (ROOT / "algorithm" / "tools").iterdir() if
 
 # They compare the commands with the documents, which still describe a command whose package is hidden.
 STATED = [TESTS / "cli" / "test_parser.py", TESTS / "cli" / "test_reference.py"]
-FEATURES = [*(f"tools.{name}" for name in TOOLS), "population", "adapters.unity"]
+FEATURES = [*(f"tools.{name}" for name in TOOLS), "population", "adapters.unity", "adapters.godot"]
 
 
 @pytest.mark.parametrize("hidden", FEATURES)
@@ -202,25 +202,32 @@ def test_optional_libraries_are_imported_when_they_are_needed():
         assert not found, f"{path} imports {found}"
 
 
-# Unity may be named in its adapter, in the packages for its files, and in names of the registry and of settings.
-UNITY_PACKAGES = {("adapters", "unity"), ("tools", "export"), ("tools", "mlagents")}
-UNITY_NAMES = re.compile(
-    r"(base_config\.)?unity_args(\.\w+)?|UnityArgs|UNITY"
-    r"|algorithm\.adapters\.unity\.(adapter:UnityAdapter|demonstration_files:read_file)"
-)
+# An engine may be named in its adapter, in the packages for its files, and in names of the registry and of settings.
+ENGINE_PACKAGES = {
+    "unity": {("adapters", "unity"), ("tools", "export"), ("tools", "mlagents")},
+    "godot": {("adapters", "godot")},
+}
+ENGINE_NAMES = {
+    "unity": r"(base_config\.)?unity_args(\.\w+)?|UnityArgs|UNITY"
+    r"|algorithm\.adapters\.unity\.(adapter:UnityAdapter|demonstration_files:read_file)",
+    "godot": r"godot_args|GodotArgs|GODOT|algorithm\.adapters\.godot\.adapter:GodotAdapter",
+}
 HELP_TEXTS = {("cli", "parser.py"), ("cli", "commands.py"), ("demonstrations", "command.py")}
 
 
-def test_only_unity_packages_name_unity():
+@pytest.mark.parametrize("engine", ENGINE_PACKAGES)
+def test_only_the_packages_of_an_engine_name_it(engine):
+    packages = ENGINE_PACKAGES[engine]
     for path in FILES:
         parts = path.relative_to(ROOT / "algorithm").parts
-        if parts[:2] in UNITY_PACKAGES or parts[:1] in UNITY_PACKAGES or parts[-2:] in HELP_TEXTS:
+        if parts[:2] in packages or parts[-2:] in HELP_TEXTS:
             continue
         tree = parse(path)
         docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
             for name in list_names(node) if id(node) not in docstrings else ():
-                assert "unity" not in UNITY_NAMES.sub("", name).casefold(), f"{path}, line {node.lineno}: {name}"
+                named = re.sub(ENGINE_NAMES[engine], "", name).casefold()
+                assert engine not in named, f"{path}, line {node.lineno}: {name}"
 
 
 def list_names(node: ast.AST) -> list[str]:

@@ -99,7 +99,7 @@ SHARED_OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "machine), auto (the cluster of this machine), or HOST:PORT of a cluster",
     },
 }
-ENGINE = "base_config.ENGINE."  # before a setting in the section of an engine
+ENGINE_SECTION = "unity_args"  # which another engine of the environment replaces by its own
 # The setting that an option sets, by its name.
 SETTINGS: Mapping[str, str] = {
     "name": "base_config.name",  # of a new run
@@ -112,8 +112,8 @@ SETTINGS: Mapping[str, str] = {
     "device": "base_config.device",
     "ray": "cluster_config.address",
     "nn": "base_config.nn",
-    "editor": f"{ENGINE}build_path",
-    "port": f"{ENGINE}base_port",
+    "editor": f"base_config.{ENGINE_SECTION}.build_path",
+    "port": f"base_config.{ENGINE_SECTION}.base_port",
 }
 IMPLIED: Mapping[str, Mapping[str, Any]] = {"ray": {"base_config.runtime": "CLUSTER", "cluster_config.host": "ray"}}
 
@@ -156,14 +156,14 @@ def collect_layers(options: argparse.Namespace) -> list[Layer]:
     ]
     for name, value in given.items():
         setting = SETTINGS[name]
-        if setting.startswith(ENGINE):
-            setting = setting.replace(ENGINE, f"base_config.{_find_engine_section(options)}.")
+        if ENGINE_SECTION in setting:
+            setting = setting.replace(ENGINE_SECTION, _find_engine_section(options))
         layers.append((spell(name), make_tree({setting: value, **IMPLIED.get(name, {})})))
     return layers
 
 
 def _find_engine_section(options: argparse.Namespace) -> str:
-    """Return the section of the engine of an environment; for one without an engine, whose options fail, any."""
+    """Return the section of the engine of an environment; without an engine, one whose use is an error later."""
     from algorithm.errors import UserError
     from algorithm.runs.run_requests import RunRequest, find_section
 
@@ -171,7 +171,7 @@ def _find_engine_section(options: argparse.Namespace) -> str:
         section = find_section(RunRequest(env=options.env, variant=getattr(options, "config", None) or "default"))
     except UserError:  # which is reported when the settings are read
         section = None
-    return section or "unity_args"
+    return section or ENGINE_SECTION
 
 
 def make_request(options: argparse.Namespace) -> RunRequest:

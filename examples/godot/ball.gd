@@ -42,20 +42,6 @@ func set_action(action):
 	tilt.y = clamp(tilt.y + change.y, -MAX_TILT, MAX_TILT)
 
 
-func get_reward():
-	var result = reward
-	reward = 0.0
-	return result
-
-
-func get_done():
-	return done
-
-
-func get_truncated():
-	return truncated
-
-
 func reset():
 	tilt = Vector2(rand_range(-0.1, 0.1), rand_range(-0.1, 0.1))
 	plate.rotation = Vector3(tilt.x, 0, tilt.y)
@@ -63,9 +49,6 @@ func reset():
 	ball.linear_velocity = Vector3()
 	ball.angular_velocity = Vector3()
 	steps = 0
-	reward = 0.0
-	done = false
-	truncated = false
 
 
 func _physics_process(_delta):

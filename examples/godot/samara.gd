@@ -5,17 +5,17 @@
 #   get_action_space()  {name: {"size": n, "action_type": "continuous" or "discrete"}}
 #   get_obs()           {name: an array of numbers}
 #   set_action(action)  receives {name: an array of numbers in [-1, 1], or the number of a discrete action}
-#   get_reward()        the reward since the last call, which starts the next sum
-#   get_done()          whether the episode has ended
 #   reset()             starts an episode
+#   get_obs_space()     {name: {"size": [n], "space": "box"}}; without it, the sizes of the first observation
 #
-# and, if the scene needs them:
+# and these variables:
 #
-#   get_obs_space()     {name: {"size": [n], "space": "box"}}, without it the sizes of the first observation
-#   get_truncated()     whether the episode was ended by a limit of time rather than by its task
+#   reward              the sum of the rewards since the last decision, which this script sets to 0
+#   done                whether the episode has ended; this script then resets the agent
+#   truncated           whether that was due to a limit of time rather than to the task; not needed
+#   policy_name         agents with the same name share a policy; not needed
 #
-# and a property policy_name: agents with the same name share a policy. An agent is reset by this script, after the
-# answer in which it is done. Without a trainer the scene runs on its own.
+# Without a trainer the scene runs on its own.
 extends Node
 
 const PORT = 11008
@@ -94,17 +94,25 @@ func _get_obs_space(agent):
 func _send_step():
 	var reply = {"type": "step", "obs": [], "reward": [], "done": [], "truncated": [], "final_obs": []}
 	for agent in _agents:
-		var done = agent.get_done()
-		var truncated = done and agent.has_method("get_truncated") and agent.get_truncated()
-		reply["reward"].append(agent.get_reward())
-		reply["done"].append(done)
+		var truncated = agent.done and agent.get("truncated") == true
+		reply["reward"].append(agent.reward)
+		reply["done"].append(agent.done)
 		reply["truncated"].append(truncated)
 		reply["final_obs"].append(agent.get_obs() if truncated else null)
-		if done:
-			agent.reset()
+		_start(agent, agent.done)
 		reply["obs"].append(agent.get_obs())
 	_owes_step = false
 	_send(reply)
+
+
+# Start the next sum of an agent's rewards, and an episode.
+func _start(agent, is_new_episode):
+	agent.reward = 0.0
+	if is_new_episode:
+		agent.done = false
+		if "truncated" in agent:
+			agent.truncated = false
+		agent.reset()
 
 
 # Answer messages until one has actions.
@@ -120,8 +128,7 @@ func _answer():
 			"reset":
 				var obs = []
 				for agent in _agents:
-					agent.reset()
-					agent.get_reward()
+					_start(agent, true)
 					obs.append(agent.get_obs())
 				_send({"type": "reset", "obs": obs})
 			_: # close, or the trainer has ended

@@ -315,6 +315,14 @@ def test_a_flag_sets_its_settings(words):
     assert read(words)[2] == {"base_config": SET_BY_FLAGS[words]}
 
 
+def test_editor_and_port_are_those_of_the_engine_of_the_folder():
+    write_task("default: {base_config: {env_type: GYM}}\nscene: {base_config: {env_type: GODOT}}\n")
+    for words, section in (("-c scene", "godot_args"), ("", "unity_args"), ("-c unknown", "unity_args")):
+        _, options = parse_arguments(["mine/task", *words.split(), "--editor", "-p", "5010"])
+        tree = merge({}, *(layer for _, layer in make_request(options).layers))
+        assert tree == {"base_config": {section: {"build_path": "editor", "base_port": 5010}}}
+
+
 def test_c_selects_a_variant_and_repeat_several_runs():
     _, request, tree = read("-c fast --repeat 3")
     assert (request.variant, request.repeat, tree) == ("fast", 3, {})

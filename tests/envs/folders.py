@@ -19,6 +19,7 @@ GROUPS = {
     "entities": "collect",
     "exploration": "deep_sea noisy_tv",
     "goals": "point_maze",
+    "godot": "ball chase",
     "gym": "acrobot cartpole frozen_lake lunar_lander lunar_lander_continuous mountain_car mountain_car_continuous "
     "pendulum",
     "hybrid": "parking",

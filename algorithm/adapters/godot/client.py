@@ -228,30 +228,32 @@ class _Policy:
         has_obs: np.ndarray | None = None,
     ) -> Batch:
         """Return agents of this policy, given the values of all agents of the scene."""
-        rows = [self._decode(obs[agent]) for agent in agents]
-        specs = self.role.obs_specs.items()
         return Batch(
             agent=agents,
-            obs=self._spaces(rows, ()) if rows else {name: np.zeros((0, *one.shape), one.dtype) for name, one in specs},
+            obs=self._spaces(self._decode([obs[agent] for agent in agents]), ()),
             reward=reward[agents],
             interrupted=interrupted[agents],
             group=np.zeros(len(agents), np.int64),
             has_obs=None if has_obs is None else has_obs[agents],
         )
 
-    def _decode(self, obs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Return the observations of an agent as arrays in its spaces."""
+    def _decode(self, obs: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+        """Return the observations [n, ...] of agents in their spaces. Raises EnvironmentCrashed for other values."""
         decoded = {}
         for name, space in self._obs_space.items():
-            if name not in obs:
-                raise EnvironmentCrashed(f"sent no observation {name!r} of an agent of {self.name!r}")
-            value, size = obs[name], prod(space.shape or ())
-            array = _decode_bytes(value, size) if isinstance(value, str) else np.array(value, space.dtype)
-            if array.size != size:
+            size = prod(space.shape or ())
+            try:
+                values = [one[name] for one in obs]
+            except KeyError:
+                raise EnvironmentCrashed(f"sent no observation {name!r} of an agent of {self.name!r}") from None
+            if values and isinstance(values[0], str):
+                values = [_decode_bytes(text, size) for text in values]
+            array = np.array(values, space.dtype)
+            if array.size != size * len(obs):
                 raise EnvironmentCrashed(
-                    f"sent {array.size} values as {name!r} of an agent of {self.name!r}, not {size}"
+                    f"sent {array.size} values as {name!r} of {len(obs)} agents of {self.name!r}, not {size} of each"
                 )
-            decoded[name] = array.reshape(space.shape or ())
+            decoded[name] = array.reshape(len(obs), *(space.shape or ()))
         return decoded
 
 

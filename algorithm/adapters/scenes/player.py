@@ -22,11 +22,12 @@ PROGRAM_NAMES = {
 GRACE_SECONDS = 2.0  # seconds that a player has to quit before it is killed
 
 
-def find_player(path: Path) -> Path:
+def find_player(path: Path, without: str = "") -> Path:
     """Return the program of a build: the file itself, or the file that an engine made of this name on this platform.
 
     Args:
         path: Program, its name without `.x86_64`, `.exe` or `.app`, or the folder of the build.
+        without: Start of the names of other programs in the folder.
 
     Raises:
         EnvironmentStartError: If there is no program, there are several, or the program is not executable.
@@ -34,7 +35,7 @@ def find_player(path: Path) -> Path:
     suffixes, patterns = PROGRAM_NAMES.get(sys.platform, PROGRAM_NAMES["linux"])
     for candidate in (path, *(path.with_name(path.name + suffix) for suffix in suffixes)):
         found = {candidate} if candidate.is_file() else {file for name in patterns for file in candidate.glob(name)}
-        programs = sorted(file for file in found if file.is_file() and not file.name.startswith("UnityCrashHandler"))
+        programs = sorted(file for file in found if file.is_file() and not (without and file.name.startswith(without)))
         programs = [file for file in programs if file.stem == candidate.stem] or programs
         if len(programs) > 1:
             names = ", ".join(program.name for program in programs)

@@ -50,7 +50,7 @@ class UnityLaunchConfig(LaunchConfig):
         )
 
     def find_program(self) -> Path:
-        return find_player(Path(self.path or ""))
+        return find_player(Path(self.path or ""), without="UnityCrashHandler")
 
     def make_arguments(self, log_file: Path | None) -> list[str]:
         """Return the arguments of a player's command line."""
