@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from algorithm.agents.agent import Agent, select_statistics_rows
 from algorithm.auxiliaries.settings import AuxiliarySettings, StreamSettings
+from algorithm.demonstrations import Demonstrations
 from algorithm.networks import TargetNetwork, Torso, batch_statistics
 from algorithm.returns import RewardStream
 from algorithm.rollout import Rollout
@@ -101,6 +102,7 @@ class AuxiliaryInputs:
 class SequenceSource(Protocol):
     """A store of sequences."""
 
+    demonstrations: Demonstrations
     seed: int  # of draws that repeat after a resume
 
     def sample(self, batch: int, number: int) -> Rollout:

@@ -67,6 +67,11 @@ class GailSettings(StreamSettings):
     policy_rows: Annotated[int, Range(at_least=1)] = 20_000  # kept rows of the policy
     update_every: Annotated[int, Range(at_least=1)] = 1
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.gamma == 1:
+            raise ValueError("gamma must be below 1, since the reward after the end of an episode goes on")
+
 
 @dataclass(frozen=True, kw_only=True)
 class CuriositySettings(AuxiliarySettings):

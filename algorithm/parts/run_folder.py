@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from algorithm.annotations import FixedOnResume, fold_case
 from algorithm.atomic_io import replace_bytes, replace_text, set_aside
 from algorithm.config.loader import Settings, find_failure, iterate_annotations, normalize_layer, resolve
-from algorithm.config.yaml_layers import Layer, Tree, format_value, format_yaml, read_yaml
+from algorithm.config.yaml_layers import Layer, Tree, format_value, format_yaml, load_defaults, merge, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts import user_code
 from algorithm.parts.env_folder import (
@@ -424,6 +424,7 @@ def list_changes(last: Tree, settings: Settings) -> list[str]:
     """
     if not last:
         return []
+    last = merge(load_defaults(), last)  # an older version of this program may have written it without some settings
     lines = _list_section_changes(last, settings.tree, settings, "")
     old_roles, new_roles = last.get("ma_config") or {}, settings.tree["ma_config"]
     for role in {**old_roles, **new_roles}:
@@ -440,8 +441,7 @@ def _list_section_changes(old: Mapping[str, Any], new: Mapping[str, Any], settin
         for note, owner in iterate_annotations(settings, path):
             if isinstance(note, FixedOnResume) and note.forbids(before, after, owner):
                 raise UserError(f"{line} is not possible with --resume: {note.reason}; train a new run instead")
-        # A null may mean that an older version of this program, without this setting, wrote the settings.
-        if before is not None and (failure := find_failure(settings, path)):
+        if failure := find_failure(settings, path):
             raise UserError(f"{line} {failure}")
         lines.append(line)
     return lines

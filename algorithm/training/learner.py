@@ -191,7 +191,7 @@ class Learner:
             if target.source is not None:
                 target.polyak_update(1.0)
         self._mark_outdated()
-        return float(first_loss), float(loss)
+        return float(first_loss), float(loss.detach())
 
     @property
     def updates(self) -> int:

@@ -180,16 +180,39 @@ def test_the_discriminator_rewards_actions_of_the_player(agent_name, reward):
     assert learner.auxiliaries.metrics["train/it_accuracy"] > 0.8
 
 
-def test_the_reward_follows_from_the_output_of_the_discriminator():
-    for reward, expected in (("logit", 1.3), ("positive", float(np.log1p(np.exp(1.3))))):
-        gail = Gail(Gail.Settings(reward=reward, units=4))
+def test_the_reward_follows_from_the_output_of_the_discriminator_and_from_the_ends_of_episodes():
+    for reward in ("logit", "positive"):
+        gail = Gail(Gail.Settings(reward=reward, units=4, gamma=0.9))
         learner = make_learner(gail, "ppo", KINDS["branch"])
         batch = play(learner, lambda obs: 0 * obs[..., :1])
         with torch.no_grad():
             gail.discriminator.output.weight.zero_()
             gail.discriminator.output.bias.fill_(1.3)
+        # The player ends an episode in one of 10 rows, the policy in one of 5: of discounted time, with 0.9 of it kept
+        # in each step, they spend 0.09 / 0.19 and 0.18 / 0.28 after the end.
+        gail.player_ends, gail.n_rows = 0.1, 5
+        gail.ends[:5] = [False, True, False, False, False]
+        player, policy = 9 / 19, 9 / 14
+        before, after = 1.3 + np.log((1 - player) / (1 - policy)), np.log(player / policy)
+        if reward == "positive":
+            before, after = np.log1p(np.exp([before, after]))
+        expected = before + ~batch.alive * 9 * after
         rewards = gail.reward(learner.auxiliaries._make_inputs(batch.convert(torch.from_numpy)))
-        torch.testing.assert_close(rewards, torch.full_like(rewards, expected))
+        np.testing.assert_allclose(rewards.detach().numpy(), expected, rtol=1e-5)
+        assert not batch.alive.all()
+
+
+def test_a_return_that_crosses_episodes_has_no_time_after_their_end():
+    gail = Gail(Gail.Settings(units=4, crosses_episodes=True))
+    learner = make_learner(gail, "ppo", KINDS["branch"])
+    batch = play(learner, lambda obs: 0 * obs[..., :1])
+    with torch.no_grad():
+        gail.discriminator.output.weight.zero_()
+        gail.discriminator.output.bias.fill_(1.3)
+    rewards = gail.reward(learner.auxiliaries._make_inputs(batch.convert(torch.from_numpy)))
+    torch.testing.assert_close(rewards, torch.full_like(rewards, 1.3))
+    with pytest.raises(ValueError, match="gamma must be below 1"):
+        Gail.Settings(gamma=1.0)
 
 
 def test_the_gradient_penalty_is_that_of_a_linear_function():

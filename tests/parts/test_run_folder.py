@@ -87,6 +87,14 @@ def test_without_changes_but_in_the_case_of_words_nothing_is_logged(folder):
     assert resumed(folder, "base_config.env_type=gym", "base_config.algorithm=Acer")[1] == []
 
 
+def test_settings_that_an_older_version_did_not_have_are_no_changes(folder):
+    last = folder.read_last_settings()
+    del last["base_config"]["export_format"], last["sac_config"], last["opponent_config"]
+    assert list_changes(last, folder.load_settings()) == []
+    changed = folder.load_settings(("--set", read_assignments(["base_config.export_format=plain"])))
+    assert list_changes(last, changed) == ["base_config.export_format: sentis -> plain"]
+
+
 # Algorithm, its settings, a change of the run's settings, and its values before and after.
 ALLOWED = """
 ACER {} acer_config.learning_rate=0.5 | 0.003 -> 0.5

@@ -42,11 +42,12 @@ class UnityAdapter(SceneAdapter):
 
     @classmethod
     def list_start_checks(cls, config: EnvConfig | None) -> Sequence[StartCheck]:
-        checks = [*super().list_start_checks(config)]
-        if config is None:
-            ports = range(FIRST_PORT, FIRST_PORT + N_COMMON_PORTS)
-            checks.append(StartCheck(name="ports of players", run=partial(check_ports, ports, "players take others")))
-        return [*checks, StartCheck(name="handshake", run=check_protocol, in_subprocess=True)]
+        checks = super().list_start_checks(config)
+        protocol = StartCheck(name="handshake", run=check_protocol, in_subprocess=True)
+        if config is not None:
+            return [protocol, *checks]
+        players = partial(check_ports, range(FIRST_PORT, FIRST_PORT + N_COMMON_PORTS), "players take others")
+        return [*checks, StartCheck(name="ports of players", run=players), protocol]
 
     def split_team(self, behavior: str) -> tuple[str, str]:
         return split_team(behavior)
