@@ -132,15 +132,15 @@ class GodotClient(SceneClient):
         except TimeoutError:
             raise Empty from None
         except ConnectionError:
+            if self._process is None:
+                raise PlayerQuit("quit") from None  # Stop was pressed
             self._has_ended = True
-            time.sleep(seconds if self._process else 0)  # its process may be about to exit, which is reported then
+            time.sleep(seconds)  # its process may be about to exit, which is reported then
             raise Empty from None
         return _parse(text)
 
     @property
     def is_disconnected(self) -> bool:
-        if self._has_ended and self._process is None:
-            raise PlayerQuit("quit")  # Stop was pressed
         return self._has_ended
 
     def _read(self, size: int) -> bytes:
@@ -163,7 +163,7 @@ class GodotClient(SceneClient):
         if self._is_closed:
             raise EnvironmentCrashed(f"{self.name} is not connected any more")
         with self.convert_errors():
-            with suppress(ConnectionError):  # `receive` reports how the scene ended
+            with suppress(OSError):  # `receive` reports how the scene ended
                 self._send(message)
             return self.receive(self._limit, "did not answer")
 
