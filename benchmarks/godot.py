@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -108,7 +107,7 @@ def train_sb3(seed: int) -> dict[str, Any]:
 
 def kill_engines(n_envs: int = 2) -> str:
     """Kill an engine `N_KILLS` times while the others go on; return how many were replaced, and when."""
-    adapter, rng, seconds = open_ball(n_envs), np.random.default_rng(0), []
+    adapter, rng, seconds = open_ball(n_envs), np.random.default_rng(0), list[float]()
     steps = adapter.reset(0)
     for number in range(N_KILLS):
         for _ in range(50):
@@ -129,8 +128,6 @@ def main() -> None:
     parser.add_argument("what", choices=["speed", "kills", "goals"])
     parser.add_argument("--ticks", type=int, default=3000)
     options = parser.parse_args()
-    if not shutil.which(ENGINE):
-        raise SystemExit(f"{ENGINE} is not installed: sudo apt install {ENGINE}")
     print(describe_setup())
     if options.what == "speed":
         print(f"ticks per second of 8 agents: {format_spread(measure_samara(options.ticks) for _ in range(3))}")
