@@ -108,6 +108,9 @@ class SequenceSource(Protocol):
     def sample(self, batch: int, number: int) -> Rollout:
         """Return the `number`-th batch of sequences, the same for the same number."""
 
+    def read_rows(self, rows: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Return observations {name: [n, ...]} and raw actions [n, size] of rows [n]."""
+
 
 class Auxiliary(ABC):
     """An auxiliary reward or loss, which may have a trainable module in a separate parameter group, `auxiliary/<name>`.

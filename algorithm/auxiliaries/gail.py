@@ -1,9 +1,9 @@
 """Generative adversarial imitation learning, a reward for acting like a player (Ho & Ermon 2016, arXiv 1606.03476).
 
 A discriminator D(x, a) learns to distinguish rows of demonstrations from rows of the policy, which it keeps in a
-replay. Its gradient penalty is that of Gulrajani et al. 2017 (arXiv 1704.00028, Eq. 3). After the end of an episode an
-agent is in an absorbing state, whose rewards are discriminated, too (Kostrikov et al. 2019, arXiv 1809.02925, section
-4.2); here in closed form, since there is one such state.
+replay. Its gradient penalty is that of Gulrajani et al. 2017 (arXiv 1704.00028, Eq. 3). The time after the end of an
+episode is part of the comparison, as in Kostrikov et al. 2019 (arXiv 1809.02925, section 4.2). There all episodes end
+in one absorbing state; here each ends in its own last row, which lasts, so that ends of different kinds differ.
 """
 
 from __future__ import annotations
@@ -23,17 +23,13 @@ from algorithm.networks.layers import make_orthogonal_linear
 from algorithm.rollout import Rollout
 from algorithm.specs import Role
 
-RAREST_END = 1e-4  # the smallest probability of the end of an episode
-
 
 class Gail(Auxiliary):
     """A reward from a discriminator of demonstrations and rows of the policy.
 
-    Of discounted time, an agent whose rows end an episode with probability h spends the share
-    d = gamma h / (1 - gamma + gamma h) after the end. So there the optimal f is log(d of the player / d of the policy),
-    whose reward continues for 1 / (1 - gamma) steps; before, f has the term log((1 - d of the player) / (1 - d of the
-    policy)). Without these, an agent would prefer the end of an episode where rewards are negative, and avoid it where
-    they are positive.
+    The last row of an episode that terminates counts as 1 / (1 - gamma) rows, for the discriminator and in the reward.
+    Otherwise an agent would prefer the end of an episode where rewards are negative, and avoid it where they are
+    positive.
 
     With D = sigmoid(f), the reward of a row is f = log D - log(1 - D) with `reward: logit` (Fu et al. 2018, arXiv
     1710.11248), or -log(1 - D), which is never negative and so rewards longer episodes, with `reward: positive`.
@@ -48,7 +44,6 @@ class Gail(Auxiliary):
         self.reads_action = self.settings.input == "observation_and_action"
         if self.open_demonstrations:  # not in a process that only acts
             self.player = self.open_demonstrations(1)
-            self.player_ends = 1 - float(self.player.demonstrations.alive.mean())
         self.normalizer = NormalizedObservations(agent.policy.torso)
         self.discriminator = Discriminator(
             self.normalizer, self.family.encoded_size if self.reads_action else 0, self.settings.units
@@ -56,7 +51,7 @@ class Gail(Auxiliary):
         rows = self.settings.policy_rows
         self.obs = {name: np.zeros((rows, *spec.shape), spec.dtype) for name, spec in self.specs.items()}
         self.action = np.zeros((rows, self.family.size), np.float32)
-        self.ends = np.zeros(rows, bool)  # whether the row is the last one of a terminated episode
+        self.alive = np.ones(rows, bool)
         self.n_rows = 0  # rows of the policy so far; the newest `policy_rows` are kept
         return nn.ModuleDict({"discriminator": self.discriminator, "normalizer": self.normalizer})
 
@@ -65,23 +60,15 @@ class Gail(Auxiliary):
             return None
         rollout = inputs.rollout
         obs = {name: rollout.obs[name][:-1].flatten(0, 1) for name in self.specs}
-        before, after = self._compute_time_logits()
-        logits = self.discriminator(obs, self._encode(rollout.raw_action.flatten(0, 1))) + before
-        transform = nn.Identity() if self.settings.reward == "logit" else nn.functional.softplus
-        reward = transform(logits).view_as(rollout.reward)
-        if self.settings.crosses_episodes:
-            return reward
-        gamma = self.settings.gamma
-        return reward + ~rollout.alive * (gamma / (1 - gamma)) * transform(torch.tensor(after))
+        logits = self.discriminator(obs, self._encode(rollout.raw_action.flatten(0, 1)))
+        reward = logits if self.settings.reward == "logit" else nn.functional.softplus(logits)
+        return reward.view_as(rollout.reward) * (1 + self.rows_after_end * ~rollout.alive)
 
-    def _compute_time_logits(self) -> tuple[float, float]:
-        """Return the optimal f of the time before the end of an episode, which is added to f, and after it."""
-        if self.settings.crosses_episodes:
-            return 0.0, 0.0
-        ends = np.array([self.player_ends, self.ends[: self.n_rows].mean() if self.n_rows else self.player_ends])
-        ends = self.settings.gamma * np.maximum(ends, RAREST_END)
-        player, policy = ends / (1 - self.settings.gamma + ends)
-        return float(np.log((1 - player) / (1 - policy))), float(np.log(player / policy))
+    @property
+    def rows_after_end(self) -> float:
+        """The rows that the last row of a terminated episode counts in addition: gamma + gamma^2 + ..."""
+        gamma = self.settings.gamma
+        return 0.0 if self.settings.crosses_episodes else gamma / (1 - gamma)
 
     def has_loss(self, update: int) -> bool:
         return self.n_rows > 0 and super().has_loss(update)
@@ -89,12 +76,11 @@ class Gail(Auxiliary):
     def loss(self, inputs: AuxiliaryInputs) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of Ho & Ermon's Eq. 17, with the policy as class 0, and the gradient penalty."""
         device, count = inputs.batch.reward.device, self.settings.batch_size
-        demonstrated = self.player.sample(count, inputs.update).drop_burn_in()
-        obs = {name: torch.from_numpy(demonstrated.obs[name][0]).to(device) for name in self.specs}
-        player = self.discriminator.read(obs, self._encode(torch.from_numpy(demonstrated.raw_action[0]).to(device)))
-        rows = np.random.default_rng((self.player.seed, inputs.update)).integers(
-            min(self.n_rows, len(self.action)), size=count
-        )
+        rng = np.random.default_rng((self.player.seed, inputs.update))
+        played, raw_action = self.player.read_rows(self._draw_rows(self.player.demonstrations.alive, count, rng))
+        obs = {name: torch.from_numpy(played[name]).to(device) for name in self.specs}
+        player = self.discriminator.read(obs, self._encode(torch.from_numpy(raw_action).to(device)))
+        rows = self._draw_rows(self.alive[: self.n_rows], count, rng)
         obs = {name: torch.from_numpy(values[rows]).to(device) for name, values in self.obs.items()}
         policy = self.discriminator.read(obs, self._encode(torch.from_numpy(self.action[rows]).to(device)))
         of_player, of_policy = self.discriminator.decide(player), self.discriminator.decide(policy)
@@ -110,7 +96,7 @@ class Gail(Auxiliary):
         for name, values in self.obs.items():
             values[rows] = rollout.obs[name][:-1][valid]
         self.action[rows] = rollout.raw_action[valid]
-        self.ends[rows] = ~rollout.alive[valid]
+        self.alive[rows] = rollout.alive[valid]
         self.n_rows += len(rows)
 
     def state(self) -> dict[str, Tensor]:
@@ -127,8 +113,15 @@ class Gail(Auxiliary):
         return {
             **{f"obs/{name}": values for name, values in self.obs.items()},
             "action": self.action,
-            "ends": self.ends,
+            "alive": self.alive,
         }
+
+    def _draw_rows(self, alive: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Return random rows [count] of `alive` [n], in which each row without a successor counts for several."""
+        rows, ends = rng.integers(len(alive), size=count), np.flatnonzero(~alive)
+        weight = self.rows_after_end * len(ends)
+        is_end = rng.random(count) < weight / (len(alive) + weight)
+        return np.where(is_end, rng.choice(ends, count), rows) if len(ends) else rows
 
     def _encode(self, raw_action: Tensor) -> Tensor:
         return self.family.encode(raw_action) if self.reads_action else raw_action[:, :0]

@@ -60,6 +60,12 @@ class DemonstrationReplay:
         assert sampled is not None  # there is a sequence
         return replace(sampled, index=np.full_like(sampled.index, DEMONSTRATED))
 
+    def read_rows(self, rows: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Return observations {name: [n, ...]} and raw actions [n, size] of rows [n]."""
+        source = self.demonstrations
+        obs = {name: values[rows] for name, values in source.obs.items()}
+        return obs, self.from_action(source.action[rows]).astype(np.float32)
+
     @cached_property
     def _replay(self) -> Replay:
         """The replay with all rows in one lane. Sequences with a stored memory start at the begin of a column."""

@@ -188,18 +188,21 @@ def test_the_reward_follows_from_the_output_of_the_discriminator_and_from_the_en
         with torch.no_grad():
             gail.discriminator.output.weight.zero_()
             gail.discriminator.output.bias.fill_(1.3)
-        # The player ends an episode in one of 10 rows, the policy in one of 5: of discounted time, with 0.9 of it kept
-        # in each step, they spend 0.09 / 0.19 and 0.18 / 0.28 after the end.
-        gail.player_ends, gail.n_rows = 0.1, 5
-        gail.ends[:5] = [False, True, False, False, False]
-        player, policy = 9 / 19, 9 / 14
-        before, after = 1.3 + np.log((1 - player) / (1 - policy)), np.log(player / policy)
-        if reward == "positive":
-            before, after = np.log1p(np.exp([before, after]))
-        expected = before + ~batch.alive * 9 * after
+        of_row = 1.3 if reward == "logit" else np.log1p(np.exp(1.3))
         rewards = gail.reward(learner.auxiliaries._make_inputs(batch.convert(torch.from_numpy)))
-        np.testing.assert_allclose(rewards.detach().numpy(), expected, rtol=1e-5)
+        np.testing.assert_allclose(rewards.detach().numpy(), np.where(batch.alive, of_row, 10 * of_row), rtol=1e-5)
         assert not batch.alive.all()
+
+
+@pytest.mark.parametrize("crosses", [False, True])
+def test_the_last_row_of_an_episode_is_drawn_as_often_as_it_lasts(crosses):
+    gail = Gail(Gail.Settings(units=4, gamma=0.9, crosses_episodes=crosses))
+    alive = np.arange(100) % 50 > 0  # two ends, each of which counts as 10 rows
+    rows = gail._draw_rows(alive, 20_000, np.random.default_rng(0))
+    expected = 2 / 100 if crosses else 20 / 118
+    assert np.isin(rows, [0, 50]).mean() == pytest.approx(expected, rel=0.05)
+    assert np.unique(rows).size == 100
+    assert gail._draw_rows(np.ones(5, bool), 7, np.random.default_rng(0)).max() < 5
 
 
 def test_a_return_that_crosses_episodes_has_no_time_after_their_end():
