@@ -99,13 +99,13 @@ def _list_files(path: Path) -> list[Path]:
 setup(
     name="samara-rl",
     version=re.search(r'__version__ = "(.+)"', (ROOT / "algorithm" / "__init__.py").read_text(encoding="utf-8"))[1],
-    description="Actor-critic agents on any simulator that Gymnasium, PettingZoo or Unity ML-Agents can open",
+    description="Actor-critic agents on any simulator that Gymnasium, PettingZoo, Unity ML-Agents or Godot can open",
     long_description=make_description(),
     long_description_content_type="text/markdown",
     author="The Samara developers",
     project_urls=find_addresses(),
     license="MIT",
-    keywords="reinforcement learning, actor-critic, ACER, SAC, Reactor, A2C, PPO, Gymnasium, PettingZoo, Unity",
+    keywords="reinforcement learning, actor-critic, ACER, SAC, Reactor, A2C, PPO, Gymnasium, PettingZoo, Unity, Godot",
     classifiers=[
         "Development Status :: 4 - Beta",
         "Environment :: Console",
