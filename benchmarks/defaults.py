@@ -33,6 +33,7 @@ os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS
 
 import measure  # noqa: E402, F401  # sets the path of the repository, and imports what a run would import otherwise
 
+from algorithm.adapters.gym_ids import register_plugins  # noqa: E402
 from algorithm.config.yaml_layers import read_yaml  # noqa: E402
 
 ZOO = Path(__file__).with_name("zoo.yaml")
@@ -44,21 +45,31 @@ DISCRETE, CONTINUOUS = ("PPO", "DQN"), ("PPO", "SAC")
 
 @dataclass(frozen=True)
 class Task:
-    """An environment, and the env steps of a run in it."""
+    """An environment, and the env steps of a run in it.
+
+    Attributes:
+        module: The module that registers the environment.
+        has_model: Whether the expected return is computed from the model of the environment.
+        has_image: Whether Stable-Baselines3 needs convolutions of its user, since its own need 36 x 36 pixels.
+    """
 
     env_id: str
     env_steps: int
     peers: tuple[str, ...] = DISCRETE
     env_args: Mapping[str, Any] = field(default_factory=dict)
-    module: str = "gymnasium"  # which registers the environment
-    has_model: bool = False  # the expected return is computed from the model of the environment
+    module: str = "gymnasium"
+    has_model: bool = False
+    has_image: bool = False
 
     @property
     def name(self) -> str:
-        """The id without its version."""
-        return self.env_id.partition("-v")[0]
+        """The id without its namespace and its version."""
+        return self.env_id.rpartition("/")[2].partition("-v")[0]
 
 
+# The twelve, and the games of MinAtar, which have no limit of steps.
+MINATAR = [f"MinAtar/{game}-v1" for game in ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")]
+IMAGE = {"peers": ("PPO",), "env_args": {"max_episode_steps": 5000}, "module": "minatar", "has_image": True}
 TASKS = {
     task.name: task
     for task in (
@@ -74,6 +85,7 @@ TASKS = {
         Task("Reacher-v5", 50_000, CONTINUOUS),
         Task("Hopper-v5", 50_000, CONTINUOUS),
         Task("BipedalWalker-v3", 200_000, CONTINUOUS),
+        *(Task(game, 1_000_000, **IMAGE) for game in MINATAR),
     )
 }
 
@@ -114,6 +126,8 @@ def train_sb3(algorithm: str, task: Task, seed: int) -> dict[str, Any]:
     begin = time.process_time()
     env = vector.DummyVecEnv([lambda: make_env(task, for_sb3=True)] * n_envs)
     env = vector.VecNormalize(env, gamma=settings.get("gamma", 0.99)) if is_normalized else env
+    if task.has_image:
+        settings["policy_kwargs"] = {"features_extractor_class": make_convolution(), "net_arch": []}
     model = getattr(sb3, algorithm)("MlpPolicy", env, seed=seed, device="cpu", **settings)
     model.learn(task.env_steps)
     figures = {"env_steps": model.num_timesteps, "cpu_seconds": time.process_time() - begin}
@@ -124,6 +138,24 @@ def train_sb3(algorithm: str, task: Task, seed: int) -> dict[str, Any]:
         return action if action.ndim else int(action)
 
     return figures | {"greedy": evaluate(task, make_env(task, for_sb3=True), act)}
+
+
+def make_convolution() -> type:
+    """Return the network of MinAtar's paper as a class for Stable-Baselines3: 16 filters of 3 x 3, then 128 units."""
+    nn = importlib.import_module("torch.nn")
+    base = importlib.import_module("stable_baselines3.common.torch_layers").BaseFeaturesExtractor
+
+    class Convolution(base):
+        def __init__(self, space: Any):
+            super().__init__(space, 128)
+            (height, width, channels), relu = space.shape, nn.ReLU()
+            hidden = nn.Linear(16 * (height - 2) * (width - 2), 128)
+            self.layers = nn.Sequential(nn.Conv2d(channels, 16, 3), relu, nn.Flatten(), hidden, relu)
+
+        def forward(self, cells: Any) -> Any:
+            return self.layers(cells.float().movedim(-1, 1))
+
+    return Convolution
 
 
 def read_zoo(task: Task) -> dict[str, dict[str, Any]]:
@@ -185,6 +217,7 @@ def train(learner: str, task: Task, seed: int) -> dict[str, Any]:
     """Train after the imports, so that the measured time does not contain them."""
     importlib.import_module("torch").set_num_threads(1)
     importlib.import_module(task.module)
+    register_plugins(task.env_id.rpartition("/")[0])
     importlib.import_module("torch._dynamo")  # otherwise the first optimizer imports it
     if learner == RANDOM:
         return play_randomly(task, seed)

@@ -1,4 +1,4 @@
-"""Compare SAC with Stable-Baselines3's SAC: updates per CPU second, Pendulum to its goal, HalfCheetah's return.
+"""Compare SAC with Stable-Baselines3's SAC: updates per CPU second, and Pendulum to its goal; see also locomotion.py.
 
 Updates are also compared with those of SBX. On a machine with several cores, run this on one of them
 (`taskset -c 0`), since jax uses all.
@@ -144,21 +144,6 @@ def train_sb3_pendulum(seed: int) -> dict:
     return {"env_steps": steps, "cpu_seconds": time.process_time() - begin, "reached": steps < PENDULUM_MAX_STEPS}
 
 
-def train_sb3_cheetah(seed: int, steps: int, episodes: int) -> dict:
-    """Train Stable-Baselines3's SAC for `steps` env steps. Return its greedy return and CPU seconds."""
-    import gymnasium
-    from stable_baselines3.common.evaluation import evaluate_policy
-
-    configure_torch()
-    model = _import_sb3_sac()("MlpPolicy", gymnasium.make("HalfCheetah-v5"), seed=seed, device="cpu")
-    begin = time.process_time()
-    model.learn(steps)
-    seconds = time.process_time() - begin
-    env = gymnasium.make("HalfCheetah-v5")
-    env.reset(seed=seed + 10_000)
-    return {"greedy": evaluate_policy(model, env, episodes, warn=False)[0], "cpu_seconds": seconds}
-
-
 def compare_speed(options: argparse.Namespace) -> None:
     """Print the time of an update, measured in alternating rounds, and the ratios of updates per CPU second."""
     peers: dict[str, Callable[[], dict]] = {"SB3": measure_sb3_updates}
@@ -198,32 +183,12 @@ def compare_pendulum(options: argparse.Namespace) -> None:
         )
 
 
-def compare_cheetah(options: argparse.Namespace) -> None:
-    """Print the greedy return after a fixed number of steps of HalfCheetah, for each seed and in total."""
-    samara, sb3 = [], []
-    for seed in range(options.first_seed, options.first_seed + options.seeds):
-        changes = (f"base_config.max_step={options.steps}",)
-        samara += run_in_subprocesses(
-            train_folder, [("mujoco/half_cheetah", seed, changes, options.episodes, "sac_2018")]
-        )
-        sb3 += run_in_subprocesses(train_sb3_cheetah, [(seed, options.steps, options.episodes)])
-        print(
-            f"seed {seed}: Samara {samara[-1]['greedy']:.0f} in {samara[-1]['cpu_seconds']:.0f} s; "
-            f"SB3 {sb3[-1]['greedy']:.0f} in {sb3[-1]['cpu_seconds']:.0f} s",
-            flush=True,
-        )
-    for name, results in (("Samara", samara), ("SB3", sb3)):
-        returns, seconds = ([result[key] for result in results] for key in ("greedy", "cpu_seconds"))
-        print(f"{name}: greedy return {format_spread(returns)}; CPU seconds {format_spread(seconds)}")
-
-
 def main() -> None:
     """Print the requested comparison."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["speed", "pendulum", "cheetah"])
+    parser.add_argument("what", choices=["speed", "pendulum"])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=1000)
-    parser.add_argument("--steps", type=int, default=100_000, help="env steps of cheetah")
     parser.add_argument("--rounds", type=int, default=5, help="alternating rounds of speed")
     parser.add_argument("--sbx", action="store_true", help="compare speed with SBX, too (pip install sbx-rl)")
     parser.add_argument(
@@ -231,8 +196,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     print(describe_setup(), flush=True)
-    comparisons = {"speed": compare_speed, "pendulum": compare_pendulum, "cheetah": compare_cheetah}
-    comparisons[options.what](options)
+    {"speed": compare_speed, "pendulum": compare_pendulum}[options.what](options)
 
 
 if __name__ == "__main__":

@@ -36,14 +36,22 @@ from algorithm.networks import Blueprint, Vector
 # A hidden layer would spread what is learned about one value to all others.
 blueprint = Blueprint({"*": Vector()})
 '''
+IMAGE_TEMPLATE = '''\
+"""A convolution for the image; policy and critic follow without further layers."""
+
+from algorithm.networks import Blueprint, {name}
+
+blueprint = Blueprint({{{key}: {encoder}}})
+'''
 SMALL = 64  # the largest size of an observation, in values, for which 64 units suffice if no action is continuous
 
 # The smallest shorter side of an image in pixels, and the encoder from that size on. A smaller image is encoded as a
 # vector: its values are often codes, as in MiniGrid's view of 7 x 7 cells, and convolutions hardly distinguish codes.
 IMAGE_ENCODERS: tuple[tuple[int, EncoderFactory, str], ...] = (
     (36, NatureCnn(512), "NatureCnn(512)"),
-    (8, Conv((16, 3, 1), (32, 3, 2), units=128), "Conv((16, 3, 1), (32, 3, 2), units=128)"),
+    (8, Conv((16, 3, 1), units=128), "Conv((16, 3, 1), units=128)"),
 )
+LARGE_IMAGE = IMAGE_ENCODERS[0][0]  # pixels of the shorter side
 
 
 def is_table(role: Role) -> bool:
@@ -58,17 +66,23 @@ def has_images(role: Role) -> bool:
     return any(_choose_image_encoder(spec) for spec in role.obs_specs.values())
 
 
+def has_large_images(role: Role) -> bool:
+    """Return whether the default network of a role has convolutions for many pixels."""
+    return any(_find_shorter_side(spec) >= LARGE_IMAGE for spec in role.obs_specs.values())
+
+
 def make_default_blueprint(
     role: Role, units: int | None = None, critic_units: int | None = None, kind: str = "plain"
 ) -> Blueprint:
     """Return a network that suits a role: normalized vectors, convolutions for images, attention for entities.
 
     Policy and critic have separate layers for continuous actions, otherwise they share their layers. For a single
-    integer as observation and a single choice as action, the network is a table.
+    integer as observation and a single choice as action, the network is a table; for an image alone and choices, it is
+    the convolution alone.
 
     Args:
         role: Observations and actions.
-        units: Units of a hidden layer; None: as many as suit the role.
+        units: Units of a hidden layer; None: as many as suit the role, or no layer.
         critic_units: Those of the critic, if its layers are separate; None: as many.
         kind: As for `make_layers`. Residual networks have batch norms, and need no normalized observations.
     """
@@ -76,16 +90,19 @@ def make_default_blueprint(
         if units or critic_units or kind != "plain":
             raise ValueError("a table has no hidden layers")
         return Blueprint({"*": Vector()})
-    units = units or _choose_units(role)
     encoders: dict[str, EncoderFactory] = {
         escape(name): encoder for name, (encoder, _) in _choose_encoders(role).items()
     }
     encoders["*"] = Vector(normalize=kind != "residual")
+    layers = make_layers(kind, units or _choose_units(role))
     if role.action_spec.continuous:
-        return Blueprint(encoders, policy=make_layers(kind, units), critic=make_layers(kind, critic_units or units))
+        critic_layers = make_layers(kind, critic_units) if critic_units else layers
+        return Blueprint(encoders, policy=layers, critic=critic_layers)
     if critic_units:
         raise ValueError("policy and critic share their layers, so that critic_units has no effect")
-    return Blueprint(encoders, body=make_layers(kind, units))
+    if units is None and kind == "plain" and _is_image_alone(role):
+        return Blueprint(encoders)
+    return Blueprint(encoders, body=layers)
 
 
 def make_layers(kind: str, units: int) -> LayersFactory:
@@ -118,6 +135,9 @@ def make_nn_file(role: Role) -> str:
         owner = " each for policy and critic"
         layers = "policy=make_layers(kind, units), critic=make_layers(kind, units)"
     texts = {escape(name): text for name, (_, text) in _choose_encoders(role).items()}
+    if _is_image_alone(role):
+        ((name, text),) = texts.items()
+        return IMAGE_TEMPLATE.format(name=text.partition("(")[0], key=json.dumps(name), encoder=text)
     used = {text.partition("(")[0] for text in texts.values()}
     return TEMPLATE.format(
         observations=_describe_encoders(used),
@@ -140,8 +160,18 @@ def _choose_encoders(role: Role) -> dict[str, tuple[EncoderFactory, str]]:
 
 def _choose_image_encoder(spec: ObsSpec) -> tuple[EncoderFactory, str] | None:
     """Return an encoder, and its text, for an image of sufficient size."""
-    shorter_side = min(spec.shape[1:]) if len(spec.shape) == 3 else 0
-    return next((image[1:] for image in IMAGE_ENCODERS if shorter_side >= image[0]), None)
+    return next((image[1:] for image in IMAGE_ENCODERS if _find_shorter_side(spec) >= image[0]), None)
+
+
+def _find_shorter_side(spec: ObsSpec) -> int:
+    """Return the pixels of the shorter side of an image; 0 for another observation."""
+    return min(spec.shape[1:]) if len(spec.shape) == 3 else 0
+
+
+def _is_image_alone(role: Role) -> bool:
+    """Return whether a role observes an image only, which is encoded as one, and has no continuous actions."""
+    specs = [spec for name, spec in role.obs_specs.items() if name != ACTION_MASK]
+    return len(specs) == 1 and bool(_choose_image_encoder(specs[0])) and not role.action_spec.continuous
 
 
 def _describe_encoders(used: Set[str]) -> str:

@@ -32,7 +32,7 @@ from algorithm.config.yaml_layers import (
     parse_yaml,
     read_entries,
 )
-from algorithm.networks.default_network import has_images, is_table
+from algorithm.networks.default_network import has_images, has_large_images, is_table
 from algorithm.parts.make_env import check_supported, describe_missing_limit, find_episode_limit, make_env_config
 from algorithm.specs import ACTION_MASK, Role
 from algorithm.training.invalid_values import RunningEpisodes
@@ -263,7 +263,7 @@ def adapt_acer(result: ProbeResult) -> Iterator[Suggestion]:
     if result.has_continuous:
         kind = "continuous"
     elif result.has_images:
-        kind = "images"
+        kind = "images" if any(map(has_large_images, result.roles.values())) else "small_images"
     else:
         kind = "tables" if result.is_table else "vectors"
     yield from read_recipe(f"acer_{kind}")

@@ -29,13 +29,22 @@ def network(role, blueprint):
         ({"obs": VECTOR}, ActionSpec(1, (3,))),
         ({"obs": FRAMES}, ActionSpec(0, (6,))),
         ({"obs": BOARD}, ActionSpec(2)),
+        ({"a [left]": BOARD, ACTION_MASK: ObsSpec((3,))}, ActionSpec(0, (3,))),
         ({"a [left]": FRAMES, "a l": VECTOR, "it's": BOARD}, ActionSpec(0, (2,))),
     ],
 )
 def test_the_file_makes_the_default_network(obs, action):
     role, names = Role(1, obs, action), {}
     exec(make_nn_file(role), names)
-    assert network(role, names["blueprint"]()) == network(role, make_default_blueprint(role))
+    blueprint = names["blueprint"]() if callable(names["blueprint"]) else names["blueprint"]
+    assert network(role, blueprint) == network(role, make_default_blueprint(role))
+
+
+def test_an_image_alone_has_hidden_layers_only_if_they_are_given():
+    role = Role(1, {"obs": BOARD}, ActionSpec(0, (2,)))
+    assert make_default_blueprint(role).body is None
+    assert make_default_blueprint(role, units=32).body(128).size == 32
+    assert make_default_blueprint(role, kind="residual").body(128).size == 256
 
 
 @pytest.mark.parametrize(
