@@ -29,7 +29,10 @@ class Gail(Auxiliary):
 
     The last row of an episode that terminates counts as 1 / (1 - gamma) rows, for the discriminator and in the reward.
     Otherwise an agent would prefer the end of an episode where rewards are negative, and avoid it where they are
-    positive.
+    positive. Gamma is the discount of these rewards: that of the stream, or the agent's if it has no streams.
+
+    Raises:
+        ValueError: The agent's gamma is 1.
 
     With D = sigmoid(f), the reward of a row is f = log D - log(1 - D) with `reward: logit` (Fu et al. 2018, arXiv
     1710.11248), or -log(1 - D), which is never negative and so rewards longer episodes, with `reward: positive`.
@@ -44,6 +47,8 @@ class Gail(Auxiliary):
         self.reads_action = self.settings.input == "observation_and_action"
         if self.open_demonstrations:  # not in a process that only acts
             self.player = self.open_demonstrations(1)
+            self.player_rows = np.flatnonzero(~self.player.demonstrations.is_bootstrap_row)
+        self.rows_after_end = self._count_rows_after_end(agent)
         self.normalizer = NormalizedObservations(agent.policy.torso)
         self.discriminator = Discriminator(
             self.normalizer, self.family.encoded_size if self.reads_action else 0, self.settings.units
@@ -64,12 +69,6 @@ class Gail(Auxiliary):
         reward = logits if self.settings.reward == "logit" else nn.functional.softplus(logits)
         return reward.view_as(rollout.reward) * (1 + self.rows_after_end * ~rollout.alive)
 
-    @property
-    def rows_after_end(self) -> float:
-        """The rows that the last row of a terminated episode counts in addition: gamma + gamma^2 + ..."""
-        gamma = self.settings.gamma
-        return 0.0 if self.settings.crosses_episodes else gamma / (1 - gamma)
-
     def has_loss(self, update: int) -> bool:
         return self.n_rows > 0 and super().has_loss(update)
 
@@ -77,7 +76,8 @@ class Gail(Auxiliary):
         """Return the loss of Ho & Ermon's Eq. 17, with the policy as class 0, and the gradient penalty."""
         device, count = inputs.batch.reward.device, self.settings.batch_size
         rng = np.random.default_rng((self.player.seed, inputs.update))
-        played, raw_action = self.player.read_rows(self._draw_rows(self.player.demonstrations.alive, count, rng))
+        alive = self.player.demonstrations.alive[self.player_rows]
+        played, raw_action = self.player.read_rows(self.player_rows[self._draw_rows(alive, count, rng)])
         obs = {name: torch.from_numpy(played[name]).to(device) for name in self.specs}
         player = self.discriminator.read(obs, self._encode(torch.from_numpy(raw_action).to(device)))
         rows = self._draw_rows(self.alive[: self.n_rows], count, rng)
@@ -104,9 +104,15 @@ class Gail(Auxiliary):
         return {**arrays, "n_rows": torch.tensor(self.n_rows)}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        self.n_rows = int(state["n_rows"])
+        """Restore the newest rows; there may have been another number of `policy_rows`."""
+        n_rows, before, size = int(state["n_rows"]), len(state["action"]), len(self.action)
+        kept = min(before, size)
+        newest = np.arange(n_rows - kept, n_rows)
+        self.n_rows = n_rows if kept == size else kept
+        rows = np.arange(self.n_rows - kept, self.n_rows) % size
         for name, values in self._list_kept().items():
-            values[: len(state[name])] = state[name].numpy()
+            if name in state:  # checkpoints of earlier versions have no `alive`
+                values[rows] = state[name].numpy()[newest % before]
 
     def _list_kept(self) -> dict[str, np.ndarray]:
         """Return what is kept of the rows of the policy, by name."""
@@ -115,6 +121,16 @@ class Gail(Auxiliary):
             "action": self.action,
             "alive": self.alive,
         }
+
+    def _count_rows_after_end(self, agent: Agent) -> float:
+        """Return how many rows the last row of a terminated episode counts in addition: gamma + gamma^2 + ..."""
+        has_stream = self.name in agent.streams
+        gamma = self.settings.gamma if has_stream else agent.settings.gamma
+        if has_stream and self.settings.crosses_episodes:
+            return 0.0
+        if gamma == 1:
+            raise ValueError("the agent's gamma must be below 1, since the reward after the end of an episode goes on")
+        return float(gamma / (1 - gamma))
 
     def _draw_rows(self, alive: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
         """Return random rows [count] of `alive` [n], in which each row without a successor counts for several."""

@@ -68,7 +68,6 @@ class GailSettings(StreamSettings):
     update_every: Annotated[int, Range(at_least=1)] = 1
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.gamma == 1:
             raise ValueError("gamma must be below 1, since the reward after the end of an episode goes on")
 

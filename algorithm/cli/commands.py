@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from algorithm.cli.output import Output
@@ -86,7 +86,7 @@ SHARED_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "editor": {
         "action": "store_const",
         "const": "editor",
-        "help": "use the editor of the engine (Unity, Godot) instead of a built player",
+        "help": "use the editor of the engine (Unity, or Godot: godot_args) instead of a built player",
     },
     "port": {**_INTEGER, "help": "port of the editor, or of the first player"},
     "population": {
@@ -157,18 +157,21 @@ def collect_layers(options: argparse.Namespace) -> list[Layer]:
     for name, value in given.items():
         setting = SETTINGS[name]
         if ENGINE_SECTION in setting:
-            setting = setting.replace(ENGINE_SECTION, _find_engine_section(options))
+            setting = setting.replace(ENGINE_SECTION, _find_engine_section(options, layers))
         layers.append((spell(name), make_tree({setting: value, **IMPLIED.get(name, {})})))
     return layers
 
 
-def _find_engine_section(options: argparse.Namespace) -> str:
-    """Return the section of the engine of an environment; without an engine, one whose use is an error later."""
+def _find_engine_section(options: argparse.Namespace, layers: Sequence[Layer]) -> str:
+    """Return the section of the engine of a run, for settings below its options; without an engine, one that fails."""
     from algorithm.errors import UserError
     from algorithm.runs.run_requests import RunRequest, find_section
 
+    given = vars(options)
+    is_existing = bool(given.get("run") or given.get("resume"))
+    name, variant = given.get("name") if is_existing else None, given.get("config") or "default"
     try:
-        section = find_section(RunRequest(env=options.env, variant=getattr(options, "config", None) or "default"))
+        section = find_section(RunRequest(env=options.env, name=name, variant=variant, layers=layers), is_existing)
     except UserError:  # which is reported when the settings are read
         section = None
     return section or ENGINE_SECTION

@@ -167,7 +167,7 @@ def make_parser() -> Parser:
         "--disable-sample", **FLAG, help="play greedily (the most probable action) instead of as in evaluation"
     )
     actions.add_argument("--sample", **FLAG, help="play with sampled actions instead of as in evaluation")
-    add_options(parser.add_argument_group("Unity"), "editor", "port")
+    add_options(parser.add_argument_group("Unity and Godot"), "editor", "port")
     group = parser.add_output_options()
     group.add_argument("--logger-in-file", **FLAG, help="also write the output to log.txt in the run folder")
     group.add_argument("--version", action="version", version=f"samara {__version__}", help="print the version")

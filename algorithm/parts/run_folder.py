@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from algorithm.annotations import FixedOnResume, fold_case
 from algorithm.atomic_io import replace_bytes, replace_text, set_aside
 from algorithm.config.loader import Settings, find_failure, iterate_annotations, normalize_layer, resolve
+from algorithm.config.registry import make_agent_defaults
 from algorithm.config.yaml_layers import Layer, Tree, format_value, format_yaml, load_defaults, merge, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts import user_code
@@ -424,7 +425,8 @@ def list_changes(last: Tree, settings: Settings) -> list[str]:
     """
     if not last:
         return []
-    last = merge(load_defaults(), last)  # an older version of this program may have written it without some settings
+    defaults = load_defaults() | make_agent_defaults(settings.base.algorithm)
+    last = merge(defaults, last)  # an older version of this program may have written it without some settings
     lines = _list_section_changes(last, settings.tree, settings, "")
     old_roles, new_roles = last.get("ma_config") or {}, settings.tree["ma_config"]
     for role in {**old_roles, **new_roles}:

@@ -266,7 +266,9 @@ def adapt_acer(result: ProbeResult) -> Iterator[Suggestion]:
         kind = "images" if any(map(has_large_images, result.roles.values())) else "small_images"
     else:
         kind = "tables" if result.is_table else "vectors"
-    yield from read_recipe(f"acer_{kind}")
+    for path, value, reason in read_recipe(f"acer_{kind}"):
+        if result.settings.base.max_step is not None or not path.endswith("_schedule"):  # a run without an end has none
+            yield path, value, reason
 
 
 def read_recipe(name: str) -> Iterator[Suggestion]:

@@ -240,10 +240,16 @@ def _read_base(request: RunRequest) -> tuple[Layer, Tree]:
     return (str(config), read_variant(config, request.variant)), read_own_variant(config, request.variant)
 
 
-def find_section(request: RunRequest) -> str | None:
-    """Return the section of base_config with the settings of the simulator; None if it has none. Raises UserError."""
-    (source, tree), _ = _read_base(request)
-    return find_class("env_type", merge_layers([(source, tree)])["base_config"]["env_type"]).section
+def find_section(request: RunRequest, is_existing: bool) -> str | None:
+    """Return the section of base_config with the settings of the simulator of a run; None if it has none.
+
+    Raises UserError for an unknown environment, run or env_type.
+    """
+    if is_existing:
+        env_type: Any = RunFolder.find(request.env, request.name).load_settings(*request.layers).base.env_type
+    else:
+        env_type = merge_layers([_read_base(request)[0], *request.layers])["base_config"]["env_type"]
+    return find_class("env_type", env_type).section if isinstance(env_type, str) else None
 
 
 def complete_settings(request: RunRequest, log: Log) -> tuple[Layer, Settings]:

@@ -180,42 +180,64 @@ def test_the_discriminator_rewards_actions_of_the_player(agent_name, reward):
     assert learner.auxiliaries.metrics["train/it_accuracy"] > 0.8
 
 
-def test_the_reward_follows_from_the_output_of_the_discriminator_and_from_the_ends_of_episodes():
-    for reward in ("logit", "positive"):
-        gail = Gail(Gail.Settings(reward=reward, units=4, gamma=0.9))
-        learner = make_learner(gail, "ppo", KINDS["branch"])
-        batch = play(learner, lambda obs: 0 * obs[..., :1])
-        with torch.no_grad():
-            gail.discriminator.output.weight.zero_()
-            gail.discriminator.output.bias.fill_(1.3)
-        of_row = 1.3 if reward == "logit" else np.log1p(np.exp(1.3))
+def compute_gail_rewards(gail: Gail, agent_name: str, output: float, **changes):
+    """Return a batch, and its rewards if the discriminator has the same output everywhere."""
+    learner = make_learner(gail, agent_name, KINDS["branch"], **changes)
+    batch = play(learner, lambda obs: 0 * obs[..., :1])
+    with torch.no_grad():
+        gail.discriminator.output.weight.zero_()
+        gail.discriminator.output.bias.fill_(output)
         rewards = gail.reward(learner.auxiliaries._make_inputs(batch.convert(torch.from_numpy)))
-        np.testing.assert_allclose(rewards.detach().numpy(), np.where(batch.alive, of_row, 10 * of_row), rtol=1e-5)
-        assert not batch.alive.all()
+    assert not batch.alive.all()
+    return batch, rewards.numpy()
 
 
-@pytest.mark.parametrize("crosses", [False, True])
-def test_the_last_row_of_an_episode_is_drawn_as_often_as_it_lasts(crosses):
-    gail = Gail(Gail.Settings(units=4, gamma=0.9, crosses_episodes=crosses))
-    alive = np.arange(100) % 50 > 0  # two ends, each of which counts as 10 rows
+@pytest.mark.parametrize(("reward", "of_row"), [("logit", 1.3), ("positive", np.log1p(np.exp(1.3)))])
+def test_the_reward_follows_from_the_output_of_the_discriminator_and_from_the_ends_of_episodes(reward, of_row):
+    gail = Gail(Gail.Settings(reward=reward, units=4, gamma=0.9))
+    batch, rewards = compute_gail_rewards(gail, "ppo", 1.3, streams={"it": gail.stream}, gamma=0.5)
+    np.testing.assert_allclose(rewards, np.where(batch.alive, of_row, 10 * of_row), rtol=1e-5)
+
+
+def test_an_end_lasts_by_the_discount_of_an_agent_without_streams():
+    gail = Gail(Gail.Settings(units=4, gamma=0.9, crosses_episodes=True))
+    batch, rewards = compute_gail_rewards(gail, "sac", 1.3, gamma=0.5)
+    np.testing.assert_allclose(rewards, np.where(batch.alive, 1.3, 2.6), rtol=1e-5)
+    with pytest.raises(UserError, match="auxiliaries.it: the agent's gamma must be below 1"):
+        make_learner(Gail(Gail.Settings(units=4)), "sac", KINDS["branch"], gamma=1.0)
+
+
+def test_a_return_that_crosses_episodes_has_no_time_after_their_end():
+    gail = Gail(Gail.Settings(units=4, crosses_episodes=True))
+    _, rewards = compute_gail_rewards(gail, "ppo", 1.3, streams={"it": gail.stream})
+    np.testing.assert_allclose(rewards, 1.3, rtol=1e-5)
+    for crosses in (False, True):
+        with pytest.raises(ValueError, match="gamma must be below 1"):
+            Gail.Settings(gamma=1.0, crosses_episodes=crosses)
+
+
+@pytest.mark.parametrize(("rows_after_end", "expected"), [(0.0, 2 / 100), (9.0, 20 / 118)])
+def test_the_last_row_of_an_episode_is_drawn_as_often_as_it_lasts(rows_after_end, expected):
+    gail = Gail(Gail.Settings(units=4))
+    gail.rows_after_end = rows_after_end
+    alive = np.arange(100) % 50 > 0  # two ends
     rows = gail._draw_rows(alive, 20_000, np.random.default_rng(0))
-    expected = 2 / 100 if crosses else 20 / 118
     assert np.isin(rows, [0, 50]).mean() == pytest.approx(expected, rel=0.05)
     assert np.unique(rows).size == 100
     assert gail._draw_rows(np.ones(5, bool), 7, np.random.default_rng(0)).max() < 5
 
 
-def test_a_return_that_crosses_episodes_has_no_time_after_their_end():
-    gail = Gail(Gail.Settings(units=4, crosses_episodes=True))
-    learner = make_learner(gail, "ppo", KINDS["branch"])
-    batch = play(learner, lambda obs: 0 * obs[..., :1])
-    with torch.no_grad():
-        gail.discriminator.output.weight.zero_()
-        gail.discriminator.output.bias.fill_(1.3)
-    rewards = gail.reward(learner.auxiliaries._make_inputs(batch.convert(torch.from_numpy)))
-    torch.testing.assert_close(rewards, torch.full_like(rewards, 1.3))
-    with pytest.raises(ValueError, match="gamma must be below 1"):
-        Gail.Settings(gamma=1.0)
+def test_observations_after_the_last_step_are_not_rows_of_the_player():
+    role, gail = make_role(), Gail(Gail.Settings(units=4, batch_size=500))
+    agent = AGENTS["a2c"](role, PLAIN)
+    player = replace(make_player(role), is_bootstrap_row=np.arange(1, 201) % 20 == 0, alive=np.ones(200, bool))
+    gail.open_demonstrations = partial(make_replay, player, agent, 7)
+    learner, read = Learner(agent, role, {"it": gail}, None), []
+    gail.player.read_rows = lambda rows, of=gail.player.read_rows: (read.extend(rows), of(rows))[1]
+    rollout = play(learner, lambda obs: 0 * obs[..., :1])
+    learner.observe(rollout)
+    learner.compute_gradients(rollout)
+    assert len(read) == 500 and not player.is_bootstrap_row[read].any()
 
 
 def test_the_gradient_penalty_is_that_of_a_linear_function():
@@ -226,7 +248,8 @@ def test_the_gradient_penalty_is_that_of_a_linear_function():
     assert gail._compute_penalty(torch.randn(9, 6), torch.randn(9, 6)).item() == pytest.approx(16)
 
 
-def test_the_newest_rows_of_the_policy_are_kept_and_restored():
+@pytest.mark.parametrize("size", [50, 20, 500])
+def test_the_newest_rows_of_the_policy_are_kept_and_restored(size):
     gail = Gail(Gail.Settings(units=4, policy_rows=50))
     learner = make_learner(gail, "ppo", KINDS["branch"])
     seen = []
@@ -234,12 +257,29 @@ def test_the_newest_rows_of_the_policy_are_kept_and_restored():
         rollout = play(learner, lambda obs: 0 * obs[..., :1], seed)
         learner.observe(rollout)
         seen.append(rollout.obs["obs"][:-1][rollout.valid])
-    rows = np.concatenate(seen)
+    rows = np.concatenate(seen)[:, 0]
     kept = gail.obs["obs"]
     assert gail.n_rows == len(rows) > 50
-    np.testing.assert_array_equal(np.sort(kept[:, 0]), np.sort(rows[-50:, 0]))
-    other = Gail(Gail.Settings(units=4, policy_rows=50))
+    np.testing.assert_array_equal(np.sort(kept[:, 0]), np.sort(rows[-50:]))
+    other = Gail(Gail.Settings(units=4, policy_rows=size))
     restored = make_learner(other, "ppo", KINDS["branch"])
     restored.auxiliaries.restore(learner.auxiliaries.state())
-    assert other.n_rows == gail.n_rows
-    np.testing.assert_array_equal(other.obs["obs"], kept)
+    if size == 50:
+        assert other.n_rows == gail.n_rows
+        np.testing.assert_array_equal(other.obs["obs"], kept)
+    n_kept = min(size, 50)
+    np.testing.assert_array_equal(np.sort(other.obs["obs"][: other.n_rows, 0]), np.sort(rows[-n_kept:]))
+    restored.observe(rollout)  # the next rows replace the oldest ones
+    newest = np.concatenate([rows[-n_kept:], seen[-1][:, 0]])[-size:]
+    np.testing.assert_array_equal(np.sort(other.obs["obs"][: other.n_rows, 0]), np.sort(newest))
+
+
+def test_rows_of_an_earlier_version_have_no_ends():
+    gail = Gail(Gail.Settings(units=4, policy_rows=50))
+    learner = make_learner(gail, "ppo", KINDS["branch"])
+    learner.observe(play(learner, lambda obs: 0 * obs[..., :1]))
+    state = learner.auxiliaries.state()
+    del state["auxiliary/it/alive"]
+    other = Gail(Gail.Settings(units=4, policy_rows=50))
+    make_learner(other, "ppo", KINDS["branch"]).auxiliaries.restore(state)
+    assert other.alive.all() and other.n_rows == gail.n_rows

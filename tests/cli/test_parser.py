@@ -24,7 +24,7 @@ from algorithm.cli.parser import (
 from algorithm.config.loader import resolve
 from algorithm.config.yaml_layers import iterate_settings, load_defaults, merge
 from algorithm.errors import UserError
-from algorithm.parts.env_folder import is_file_name
+from algorithm.parts.env_folder import RUNS, is_file_name
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs import playing, run_requests
 from tests.task_folder import write_task
@@ -316,10 +316,16 @@ def test_a_flag_sets_its_settings(words):
 
 
 def test_editor_and_port_are_those_of_the_engine_of_the_folder():
-    write_task("default: {base_config: {env_type: GYM}}\nscene: {base_config: {env_type: GODOT}}\n")
-    for words, section in (("-c scene", "godot_args"), ("", "unity_args"), ("-c unknown", "unity_args")):
+    types = {"default": "GYM", "scene": "GODOT", "five": "5"}
+    write_task("".join(f"{name}: {{base_config: {{env_type: {each}}}}}\n" for name, each in types.items()))
+    run = RUNS / "mine" / "task" / "old"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("base_config: {env_type: GODOT}\n")
+    given = {"-c scene": "godot_args", "--set base_config.env_type=GODOT": "godot_args", "-n old --run": "godot_args"}
+    given |= dict.fromkeys(["", "-c unknown", "-c five", "-n old", "-n unknown --run"], "unity_args")
+    for words, section in given.items():
         _, options = parse_arguments(["mine/task", *words.split(), "--editor", "-p", "5010"])
-        tree = merge({}, *(layer for _, layer in make_request(options).layers))
+        tree = merge({}, *(layer for source, layer in make_request(options).layers if source in ("--editor", "--port")))
         assert tree == {"base_config": {section: {"build_path": "editor", "base_port": 5010}}}
 
 
