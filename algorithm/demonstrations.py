@@ -37,8 +37,8 @@ class Episode:
 class Demonstrations:
     """The episodes of one role as N rows, one episode after the other.
 
-    `reward[n]` and `alive[n]` are the consequence of the action of row n. A bootstrap row is the last observation of a
-    truncated episode, whose action has no meaning.
+    `reward[n]` and `alive[n]` are the consequence of the action of row n. A bootstrap row is the observation
+    after the last step of an episode, whose action has no meaning.
     """
 
     role: Role  # of one lane

@@ -105,15 +105,21 @@ def train_sb3(seed: int) -> dict[str, Any]:
     return figures
 
 
+def list_engines() -> set[int]:
+    """Return the processes of all engines of this machine."""
+    listed = subprocess.run(["pgrep", "-x", ENGINE], capture_output=True, text=True, check=False)
+    return set(map(int, listed.stdout.split()))
+
+
 def kill_engines(n_envs: int = 2) -> str:
     """Kill an engine `N_KILLS` times while the others go on; return how many were replaced, and when."""
+    others = list_engines()
     adapter, rng, seconds = open_ball(n_envs), np.random.default_rng(0), list[float]()
     steps = adapter.reset(0)
     for number in range(N_KILLS):
         for _ in range(50):
             steps = step_randomly(adapter, steps, rng)
-        listed = subprocess.run(["pgrep", "-x", ENGINE], capture_output=True, text=True, check=True).stdout.split()
-        os.kill(int(rng.choice(listed)), signal.SIGKILL)
+        os.kill(int(rng.choice(sorted(list_engines() - others))), signal.SIGKILL)
         begin = time.perf_counter()
         while adapter.restarts <= number or not steps or len(steps["agent"].lane) < 8 * n_envs:
             steps = step_randomly(adapter, steps, rng)

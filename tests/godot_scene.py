@@ -20,6 +20,18 @@ ROOT = Path(__file__).resolve().parents[1]
 LENGTHS = (4, 6, 3)  # of the episodes of each agent
 BOX = {"space": "box", "size": [2]}
 ACTIONS = {"turn": {"size": 3, "action_type": "discrete"}, "push": {"size": 1, "action_type": "continuous"}}
+POLICIES = {  # of each agent
+    "policies": ["hunter", "prey", "hunter"],
+    "unnamed": [None, "prey", "prey"],
+    "merged": ["shared_policy", "agent", "agent"],
+    "dots": ["..", "prey", "prey"],
+}
+# Observations that do not suit their spaces.
+KINDS: dict[str, Any] = {
+    "fraction": {"kind": 0.9, "view_2d": "0001"},
+    "numbers": {"kind": 0, "view_2d": [0.5, -0.7]},
+    "null": None,
+}
 IMAGE = bytes(range(48))  # 4 rows, 4 columns, 3 channels
 
 
@@ -56,6 +68,8 @@ class Scene:
         obs_space: Any = {"obs": BOX}
         if self.task == "images":
             obs_space = {"view_2d": {"space": "box", "size": [4, 4, 3]}, "kind": {"space": "discrete", "size": 4}}
+        elif self.task in KINDS:
+            obs_space = {"kind": {"space": "discrete", "size": 4}, "view_2d": {"space": "box", "size": [2]}}
         elif self.task == "unknown":
             obs_space = {"obs": {"space": "repeated", "size": [2]}}
         info: dict[str, Any] = {
@@ -64,8 +78,8 @@ class Scene:
             "observation_space": obs_space,
             "action_space": [ACTIONS] * self.n,
         }
-        if self.task == "policies":
-            info["agent_policy_names"] = ["hunter", "prey", "hunter"]
+        if self.task in POLICIES:
+            info["agent_policy_names"] = POLICIES[self.task]
         elif self.task == "different":
             info["observation_space"] = [obs_space, obs_space, {"obs": {**BOX, "size": [3]}}]
         elif self.task == "empty":
@@ -76,6 +90,8 @@ class Scene:
         """Return the observation of an agent."""
         if self.task == "images":
             return {"view_2d": IMAGE.hex() if agent else base64.b64encode(IMAGE).decode(), "kind": agent}
+        if self.task in KINDS:
+            return KINDS[self.task]
         return {"obs": [agent, self.steps[agent], 0][: 3 if self.task == "wide" else 2]}
 
     def step(self, actions: list[dict[str, Any]]) -> dict[str, Any]:
@@ -99,6 +115,8 @@ class Scene:
         """Answer the trainer until it closes the scene; each fault follows the third step."""
         self.receive()
         self.receive()
+        if self.task == "silent":
+            time.sleep(60)
         self.send(self.describe())
         n_steps = 0
         while (message := self.receive()) and message["type"] != "close":

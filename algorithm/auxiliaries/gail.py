@@ -125,7 +125,7 @@ class Gail(Auxiliary):
     def _count_rows_after_end(self, agent: Agent) -> float:
         """Return how many rows the last row of a terminated episode counts in addition: gamma + gamma^2 + ..."""
         has_stream = self.name in agent.streams
-        gamma = self.settings.gamma if has_stream else agent.settings.gamma
+        gamma = self.settings.gamma if has_stream else agent.reward_transform.gamma
         if has_stream and self.settings.crosses_episodes:
             return 0.0
         if gamma == 1:

@@ -135,8 +135,8 @@ class GodotArgs(Section):
     max_integer = MAX_SIZE
 
     build_path: str | dict[Platform, str] | None
-    project_path: str | None
-    program: str | None
+    project_path: Annotated[str | None, OnlyIf(build_path=None)]
+    program: Annotated[str | None, OnlyIf(build_path=None)]
     base_port: Annotated[int | None, Range(at_least=1, at_most=2**16 - 1)]
     no_graphics: bool
     speedup: Count

@@ -19,7 +19,6 @@
 extends Node
 
 const PORT = 11008
-const TICKS_PER_SECOND = 60 # physics ticks per second of simulated time
 
 export var action_repeat = 1 # physics ticks between two decisions
 export var speedup = 8 # physics ticks in each frame
@@ -45,7 +44,7 @@ func _ready():
 	_stream.set_no_delay(true)
 	process_priority = -1000 # before the agents, which execute their actions in the same tick
 	OS.low_processor_usage_mode_sleep_usec = 1 # or the server would sleep for 7 ms in each frame
-	Engine.iterations_per_second = TICKS_PER_SECOND * speedup
+	Engine.iterations_per_second *= speedup # the project's physics ticks per second
 	Engine.time_scale = speedup
 
 
@@ -152,7 +151,7 @@ func _send(message):
 func _read_arguments():
 	var arguments = {}
 	for argument in OS.get_cmdline_args():
-		var parts = argument.lstrip("-").split("=")
+		var parts = argument.lstrip("-").split("=", true, 1)
 		if len(parts) == 2:
 			arguments[parts[0]] = parts[1]
 	return arguments

@@ -85,8 +85,8 @@ class GodotClient(SceneClient):
             if program:
                 command = [str(program.absolute()), *arguments, f"--port={self.port}"]
                 self._process = PlayerProcess(command, log, records_output=True)
-            info = self.receive(start_limit, "did not connect and describe its agents")
-            self._policies = _read_policies(info, ignored)
+            self.receive(start_limit, "did not connect")
+            self._policies = _read_policies(self.receive(limit, "did not describe its agents"), ignored)
             self._steps = np.zeros(sum(len(policy.agents) for policy in self._policies), np.int64)  # of each episode
 
     def reset(self) -> SceneTick:
@@ -116,6 +116,7 @@ class GodotClient(SceneClient):
         self._listener.close()
 
     def poll(self, seconds: float) -> Any:
+        """Return the scene's next message; the first one, None, is its connection."""
         try:
             if self._connection is None:
                 self._listener.settimeout(seconds)
@@ -123,6 +124,7 @@ class GodotClient(SceneClient):
                 self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._send({"type": "handshake", **VERSION})
                 self._send({"type": "env_info"})
+                return None
             self._connection.settimeout(seconds)
             size = int.from_bytes(self._read(4), "little")
             if size > MAX_MESSAGE_BYTES:
@@ -242,13 +244,20 @@ class _Policy:
         decoded = {}
         for name, space in self._obs_space.items():
             size = prod(space.shape or ())
-            try:
-                values = [one[name] for one in obs]
-            except KeyError:
-                raise EnvironmentCrashed(f"sent no observation {name!r} of an agent of {self.name!r}") from None
-            if values and isinstance(values[0], str):
+            if not all(isinstance(one, Mapping) and name in one for one in obs):
+                raise EnvironmentCrashed(f"sent no observation {name!r} of an agent of {self.name!r}")
+            values = [one[name] for one in obs]
+            if space.dtype == np.uint8:
+                if not all(isinstance(value, str) for value in values):
+                    raise EnvironmentCrashed(
+                        f"sent {name!r} as numbers, although {IMAGE!r} in a name stands for the bytes of an image, as "
+                        "text: rename the observation"
+                    )
                 values = [_decode_bytes(text, size) for text in values]
-            array = np.array(values, space.dtype)
+            array = np.array(values)
+            if isinstance(space, spaces.Discrete) and np.any(array != np.floor(array)):
+                raise EnvironmentCrashed(f"sent {name!r} as {array.tolist()}, although it is a whole number")
+            array = array.astype(space.dtype)
             if array.size != size * len(obs):
                 raise EnvironmentCrashed(
                     f"sent {array.size} values as {name!r} of {len(obs)} agents of {self.name!r}, not {size} of each"
@@ -266,9 +275,14 @@ def _read_policies(info: Mapping[str, Any], ignored: Collection[str]) -> list[_P
     """
     n = int(info["n_agents"])
     given = info.get("agent_policy_names") or [SHARED_POLICY] * n
+    if not n or len(given) != n:
+        raise EnvironmentStartError(f"has {n} agents with {len(given)} policies: put agents into the group AGENT")
+    if not all(isinstance(name, str) for name in given) or {SHARED_POLICY, DEFAULT_ROLE} <= {*given}:
+        raise EnvironmentStartError(
+            f"has the policies {', '.join(map(repr, dict.fromkeys(given)))}: give each a name, {SHARED_POLICY!r} or "
+            f"{DEFAULT_ROLE!r} but not both"
+        )
     names = [DEFAULT_ROLE if name == SHARED_POLICY else name for name in given]
-    if not n or len(names) != n:
-        raise EnvironmentStartError(f"has {n} agents with {len(names)} policies: put agents into the group AGENT")
     listed = [info[key] if isinstance(info[key], list) else [info[key]] * n for key in SPACES]
     policies = []
     for name in dict.fromkeys(names):

@@ -14,14 +14,20 @@ from algorithm.adapters.curriculum import Value
 from algorithm.adapters.scenes.client import SceneClient
 from algorithm.adapters.scenes.launch import EDITOR, LaunchConfig
 from algorithm.adapters.scenes.player import find_player
+from algorithm.errors import UserError
 
 PROJECT_FILE = "project.godot"
 CONFIG_VERSION = re.compile(r"^config_version *= *(\d+)", re.MULTILINE)  # in the file of a project
 LAST_OF_GODOT_3 = 4  # the version of the projects of Godot 3; those of Godot 4 have 5
 HEADLESS = ("--headless", "--disable-render-loop")  # as Godot RL Agents starts Godot 4
 # Programs that open a project, the first that is installed: of Godot 4, of Godot 3, and its servers without graphics.
-GODOT_4, GODOT_3 = ("godot4", "godot"), ("godot3", "godot")
-GODOT_3_SERVERS = ("godot3-server", "godot-server", *GODOT_3)
+GODOT_4, GODOT_3, GODOT_3_SERVERS = ("godot4", "godot"), ("godot3", "godot"), ("godot3-server", "godot-server")
+SETTING_OF_ARGUMENT = {
+    "env_seed": "base_config.seed",
+    "speedup": "base_config.godot_args.speedup",
+    "action_repeat": "base_config.godot_args.action_repeat",
+    "port": "base_config.godot_args.base_port",
+}
 
 
 class GodotLaunchConfig(LaunchConfig):
@@ -31,18 +37,30 @@ class GodotLaunchConfig(LaunchConfig):
         project: Folder of a project that the engine opens; None for an exported scene and for the editor.
         time_limit: Steps after which the end of an episode is a truncation; None for no limit.
         ignored: Names of observations to leave out.
+
+    Raises:
+        UserError: As LaunchConfig does, and for `env_args` in the editor or with the name of another setting.
     """
 
     engine: ClassVar[str] = "Godot"
     section: ClassVar[str] = "godot_args"
     editor_port: ClassVar[int] = 11008  # in Godot RL Agents
     port_advice: ClassVar[str] = "give --port, and set it in Godot too"
+    editor_note: ClassVar[str] = "; the scene's own action_repeat, speedup and seed apply"
 
     def __init__(self, config: EnvConfig):
         args = config.section
         build = args["build_path"] or args["project_path"] or EDITOR
         super().__init__(replace(config, section={**args, "build_path": build}))
         self.project = Path(build) if not args["build_path"] and args["project_path"] else None
+        for name in config.args:
+            if setting := SETTING_OF_ARGUMENT.get(name):
+                raise UserError(f"base_config.env_args.{name} is what {setting} sets")
+        if self.path is None and config.args:
+            raise UserError(
+                f"base_config.env_args ({', '.join(config.args)}) has no effect in the editor, whose scene has no "
+                "command line: set the values in the scene"
+            )
         self.time_limit: int | None = args["time_limit"]
         self.ignored = config.ignore_observations
         self._program: str | None = args["program"]
@@ -75,8 +93,8 @@ class GodotLaunchConfig(LaunchConfig):
             if program := shutil.which(name):
                 return Path(program)
         raise EnvironmentStartError(
-            f"no program is installed that opens the project {self.project} ({', '.join(names)}): install Godot, or "
-            "name its program in base_config.godot_args.program"
+            f"no program is installed that opens the project {self.project} ({', '.join(names)}): install Godot, "
+            "name its program in base_config.godot_args.program, or set no_graphics to false for one with graphics"
         )
 
     def make_arguments(self, seed: int) -> list[str]:
@@ -102,5 +120,5 @@ class GodotLaunchConfig(LaunchConfig):
                 f"there is no {PROJECT_FILE} in {project}, the base_config.godot_args.project_path: give the folder of "
                 "a project of Godot"
             )
-        version = CONFIG_VERSION.search(file.read_text(encoding="utf-8"))
+        version = CONFIG_VERSION.search(file.read_text(encoding="utf-8", errors="replace"))
         return version is not None and int(version[1]) <= LAST_OF_GODOT_3

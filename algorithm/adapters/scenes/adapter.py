@@ -45,6 +45,8 @@ from algorithm.specs import Role
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds between a failure and the next start, doubled after each failure
 STABLE_TICKS = 10  # ticks after which the pause is `FIRST_PAUSE` again
 MAX_WAIT = 0.5  # seconds of one wait
+CAMERA_CHANNELS = (1, 3)  # numbers of channels of a camera's image
+NO_NAMES = ("", ".", "..")  # of files
 GRACE_SECONDS = 10.0  # seconds that a process has to answer or end, in addition to the limit of its scene
 
 LOG = logging.getLogger(__name__)
@@ -214,7 +216,7 @@ class SceneAdapter(Adapter):
     def _request_play(self) -> None:
         if self.launch.path is None:
             engine, port = self.launch.engine, self.launch.get_port(0)
-            LOG.warning(f"Waiting for {engine} on port {port}: press Play in the editor")
+            LOG.warning(f"Waiting for {engine} on port {port}: press Play in the editor{self.launch.editor_note}")
 
     def _make_steps(self, ticks: Mapping[int, SceneTick]) -> deque[dict[str, Step]]:
         """Return the final rows of lanes that await a decision again, if there are any, and then all other rows."""
@@ -250,6 +252,10 @@ class SceneAdapter(Adapter):
             brain, team = self.split_team(behavior)
             agent = UNFIT_FOR_FILES.sub("_", brain)
             role = agent + team
+            if agent in NO_NAMES:
+                raise UnsupportedEnvironment(
+                    f"a file cannot have the name {behavior!r}: give another in {self.launch.engine}"
+                )
             for other, known_behavior in self._behaviors.items():
                 is_same_brain = self.split_team(known_behavior)[0] == brain
                 if other == role or (self._agent_of[other] == agent and not is_same_brain):
@@ -257,7 +263,7 @@ class SceneAdapter(Adapter):
                         f"the behaviors {known_behavior!r} and {behavior!r} would both have the agent name {agent!r}; "
                         f"give one of them another name in {self.launch.engine}"
                     )
-            self.check_role(agent_role, decisions)
+            self._check_cameras(agent_role, decisions)
             self._check_agent_limit(role, count)
             self._behaviors[role], self._agent_of[role] = behavior, agent
             add = partial(self._add_lane, role)
@@ -268,12 +274,18 @@ class SceneAdapter(Adapter):
         """Return the name that all teams of a behavior share, and what distinguishes the role of this team."""
         return behavior, ""
 
-    def check_role(self, agent_role: Role, decisions: Sequence[Batch]) -> None:
-        """Check a role of one agent when it appears, with the agents of its behavior in each scene.
-
-        Raises:
-            UnsupportedEnvironment: The role cannot be trained; the environments are closed.
-        """
+    def _check_cameras(self, agent_role: Role, decisions: Sequence[Batch]) -> None:
+        """Raise UnsupportedEnvironment for a camera whose image has a single color, as without graphics."""
+        if not self.launch.no_graphics or self.launch.path is None:
+            return
+        for name, spec in agent_role.obs_specs.items():
+            is_camera = len(spec.shape) == 3 and spec.shape[0] in CAMERA_CHANNELS
+            if is_camera and all(np.ptp(batch.obs[name]) == 0 for batch in decisions if len(batch)):
+                self.close()
+                raise UnsupportedEnvironment(
+                    f"the sensor {name!r} shows a single color: cameras need graphics, and "
+                    f"base_config.{self.section}.no_graphics is true; set it to false"
+                )
 
     def _add_lane(self, role: str, n_lanes: int) -> int:
         """Add a lane to a role, in an environment with `n_lanes` lanes; return its number."""

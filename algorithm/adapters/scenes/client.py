@@ -111,13 +111,15 @@ class SceneClient(AbstractContextManager):
             last_output = self._process.last_lines() if self._process and crashed else ""
             self.close(at_once=not isinstance(error, PlayerQuit))
             raise type(error)(f"{self.name} {error}{last_output}") from error
-        except BaseException as error:
+        except Exception as error:
+            last_output = self._process.last_lines() if self._process else ""
             self.close(at_once=True)
-            if not isinstance(error, Exception):
-                raise
             raise EnvironmentCrashed(
-                f"{self.name} sent a message that cannot be read: {type(error).__name__}: {error}"
+                f"{self.name} sent a message that cannot be read: {type(error).__name__}: {error}{last_output}"
             ) from error
+        except BaseException:
+            self.close(at_once=True)
+            raise
 
     @contextmanager
     def convert_start_errors(self) -> Iterator[None]:

@@ -36,6 +36,7 @@ class LaunchConfig(ABC):
     section: ClassVar[str]  # its settings, in base_config
     editor_port: ClassVar[int]  # the default port of its editor
     port_advice: ClassVar[str]  # what to do if the port of the editor is taken
+    editor_note: ClassVar[str] = ""  # what follows the request to press Play
 
     def __init__(self, config: EnvConfig):
         args = config.section

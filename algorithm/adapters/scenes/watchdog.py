@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +46,18 @@ def main(grace: float, log: str, command: Sequence[str]) -> None:
 
 
 def read_output(output: Any, tail: bytearray, log: str) -> None:
-    """Read the output of a player, which would block otherwise; keep its end in `tail`, and all of it in a file."""
-    with Path(log or os.devnull).open("wb", buffering=0) as file:
+    """Read the output of a player, which would block otherwise; keep its end in `tail`, and all of it in a file.
+
+    What cannot be written, as on a full disk, is dropped.
+    """
+    with ExitStack() as stack:
+        file = None
+        with suppress(OSError):
+            file = stack.enter_context(Path(log or os.devnull).open("wb", buffering=0))
         while data := os.read(output.fileno(), 2**16):
-            file.write(data)
+            with suppress(OSError):
+                if file:
+                    file.write(data)
             tail += data
             del tail[:-TAIL_BYTES]
 

@@ -6,26 +6,18 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
-import numpy as np
-
-from algorithm.adapters.adapter import EnvConfig, StartCheck, UnsupportedEnvironment
+from algorithm.adapters.adapter import EnvConfig, StartCheck
 from algorithm.adapters.scenes.adapter import SceneAdapter
 from algorithm.adapters.scenes.launch import LaunchConfig
 from algorithm.adapters.scenes.ports import check_ports
-from algorithm.adapters.scenes.scene import Batch
 from algorithm.adapters.unity.launch import UnityLaunchConfig
 from algorithm.adapters.unity.names import rename_metrics, split_team
-from algorithm.specs import Role
 
-CAMERA_CHANNELS = (1, 3)  # numbers of channels of a camera's image
 FIRST_PORT, N_COMMON_PORTS = 5005, 8  # ports of players that are checked when no run is given
 
 
 class UnityAdapter(SceneAdapter):
-    """An adapter of Unity scenes; each team of a behavior is a role.
-
-    Raises what a SceneAdapter does, also for cameras without graphics.
-    """
+    """An adapter of Unity scenes; each team of a behavior is a role. Raises what a SceneAdapter does."""
 
     launch_config: ClassVar[type[LaunchConfig]] = UnityLaunchConfig
     section: ClassVar[str | None] = UnityLaunchConfig.section
@@ -51,19 +43,6 @@ class UnityAdapter(SceneAdapter):
 
     def split_team(self, behavior: str) -> tuple[str, str]:
         return split_team(behavior)
-
-    def check_role(self, agent_role: Role, decisions: Sequence[Batch]) -> None:
-        """Raise UnsupportedEnvironment for a camera whose image has a single color, as without graphics."""
-        if not self.launch.no_graphics or self.launch.path is None:
-            return
-        for name, spec in agent_role.obs_specs.items():
-            is_camera = len(spec.shape) == 3 and spec.shape[0] in CAMERA_CHANNELS
-            if is_camera and all(np.ptp(batch.obs[name]) == 0 for batch in decisions if len(batch)):
-                self.close()
-                raise UnsupportedEnvironment(
-                    f"the sensor {name!r} shows a single color: cameras need graphics, and "
-                    "base_config.unity_args.no_graphics is true; set it to false"
-                )
 
 
 def check_protocol() -> str:

@@ -8,19 +8,21 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 
-from algorithm.adapters.adapter import EnvConfig, EnvironmentCrashed, EnvironmentStartError
+from algorithm.adapters.adapter import EnvConfig, EnvironmentCrashed, EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.godot.adapter import GodotAdapter
 from algorithm.adapters.godot.client import GodotClient
 from algorithm.adapters.godot.launch import GodotLaunchConfig
 from algorithm.adapters.scenes import adapter as scenes_adapter
 from algorithm.adapters.scenes.client import PlayerQuit
 from algorithm.adapters.scenes.ports import find_free_port
+from algorithm.errors import UserError
 from algorithm.specs import ObsSpec
 from tests.adapters.configs import opened
 from tests.adapters.contract import make_contract
@@ -132,6 +134,8 @@ def test_observations_can_be_ignored(tmp_path):
         ("unknown", "has a policy 'agent' that cannot be trained: observation 'obs' is 'repeated'; supported are"),
         ("different", "has agents of the policy 'agent' with different spaces: give them other values of policy_name"),
         ("empty", "has 0 agents with 0 policies: put agents into the group AGENT"),
+        ("unnamed", "has the policies None, 'prey': give each a name"),
+        ("merged", "has the policies 'shared_policy', 'agent': give each a name, 'shared_policy' or 'agent' but not"),
     ],
 )
 def test_a_scene_that_cannot_be_trained_is_one_line(tmp_path, task, message):
@@ -163,10 +167,38 @@ def test_a_fault_is_one_line_and_ends_the_scene(tmp_path, task, message):
         act(client)
 
 
-def test_an_observation_of_another_size_is_one_line(tmp_path):
-    client = start(tmp_path, "wide")
-    with pytest.raises(EnvironmentCrashed, match="sent 9 values as 'obs' of 3 agents of 'agent', not 2 of each"):
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("wide", "sent 9 values as 'obs' of 3 agents of 'agent', not 2 of each"),
+        ("fraction", r"sent 'kind' as \[0.9, 0.9, 0.9\], although it is a whole number"),
+        ("numbers", "sent 'view_2d' as numbers, although '2d' in a name stands for the bytes of an image"),
+        ("null", "sent no observation 'kind' of an agent of 'agent'; its log ends with: arguments"),
+    ],
+)
+def test_an_observation_that_does_not_suit_its_space_is_one_line(tmp_path, task, message):
+    client = start(tmp_path, task, log=tmp_path / "log")
+    with pytest.raises(EnvironmentCrashed, match=message):
         client.reset()
+
+
+def test_a_policy_whose_name_is_no_file_is_one_line(tmp_path):
+    adapter = make_scenes(tmp_path, "dots")
+    with pytest.raises(UnsupportedEnvironment, match=r"a file cannot have the name '\.\.': give another in Godot"):
+        adapter.reset(0)
+
+
+@pytest.mark.parametrize(
+    ("build_path", "args", "message"),
+    [
+        ("editor", {"level": 3}, r"base_config.env_args \(level\) has no effect in the editor"),
+        ("game", {"speedup": 3}, "env_args.speedup is what base_config.godot_args.speedup sets"),
+        ("game", {"env_seed": 3}, "env_args.env_seed is what base_config.seed sets"),
+    ],
+)
+def test_arguments_without_an_effect_are_one_line(build_path, args, message):
+    with pytest.raises(UserError, match=message):
+        GodotLaunchConfig(EnvConfig(name="", section={**SECTION, "build_path": build_path}, args=args))
 
 
 def test_a_port_that_is_taken_is_one_line(tmp_path):
@@ -176,12 +208,27 @@ def test_a_port_that_is_taken_is_one_line(tmp_path):
             GodotClient(None, port=port, start_limit=1.0, limit=1.0)
 
 
+def press_play(task: str, port: int) -> list[subprocess.Popen]:
+    """Start a task half a second later, as the editor does; return a list that receives its process."""
+    command = [sys.executable, "-m", "tests.godot_scene", task, f"--port={port}"]
+    played: list[subprocess.Popen] = []
+    start = partial(subprocess.Popen, command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    threading.Timer(0.5, lambda: played.append(start())).start()
+    return played
+
+
+def test_a_scene_in_the_editor_that_says_nothing_is_one_line():
+    port = find_free_port()
+    played = press_play("silent", port)
+    with pytest.raises(EnvironmentStartError, match="^the editor did not describe its agents within 0.5 s"):
+        GodotClient(None, port=port, start_limit=None, limit=0.5)
+    played[0].kill()
+    played[0].wait()
+
+
 def test_the_editor_is_awaited_and_stop_is_no_crash():
     port = find_free_port()
-    command = [sys.executable, "-m", "tests.godot_scene", "plain", f"--port={port}"]
-    played = []
-    play = threading.Timer(0.5, lambda: played.append(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)))
-    play.start()
+    played = press_play("plain", port)
     client = GodotClient(None, port=port, start_limit=None, limit=20.0)
     client.reset()
     act(client)
@@ -222,6 +269,7 @@ def make_project(folder: Path, version: int) -> Path:
         (5, None, ("godot", "godot3-server"), "godot"),
         (5, "human", ("godot", "godot4"), "godot4"),
         (5, None, ("godot3",), None),
+        (4, None, ("godot3",), None),
     ],
 )
 def test_a_project_is_opened_by_the_engine_of_its_version(
@@ -236,7 +284,9 @@ def test_a_project_is_opened_by_the_engine_of_its_version(
     section = {**SECTION, "project_path": str(make_project(tmp_path / "project", version))}
     launch = GodotLaunchConfig(EnvConfig(name="", section=section, render_mode=render_mode))
     if expected is None:
-        with pytest.raises(EnvironmentStartError, match=r"no program is installed that opens .* \(godot4, godot\)"):
+        with pytest.raises(
+            EnvironmentStartError, match=r"no program is installed that opens .* \(godot(4, godot|3-server, .*)\)"
+        ):
             launch.find_program()
         return
     assert launch.find_program() == programs / expected
