@@ -95,6 +95,13 @@ def test_settings_that_an_older_version_did_not_have_are_no_changes(folder):
     assert list_changes(last, changed) == ["base_config.export_format: sentis -> plain"]
 
 
+def test_settings_that_an_older_version_of_a_users_algorithm_did_not_have_are_no_changes():
+    given = {"base_config": {"env_type": "GYM", "env_name": "CartPole-v1", "algorithm": "examples.td3.td3:TD3"}}
+    settings = resolve([("test", given)])
+    last = {**settings.tree, "td3_config": {"gamma": 0.99}}
+    assert list_changes(last, settings) == []
+
+
 # Algorithm, its settings, a change of the run's settings, and its values before and after.
 ALLOWED = """
 ACER {} acer_config.learning_rate=0.5 | 0.003 -> 0.5

@@ -142,6 +142,16 @@ def test_the_entropy_bonus_has_a_fraction_of_the_size_of_rewards(obs, rewards, t
     assert suggest(obs, play=play).tree["acer_config"]["entropy_coef"] == coef
 
 
+@pytest.mark.parametrize(
+    ("side", "max_step", "rate", "schedule"),
+    [(84, 100, 0.001, None), (10, 100, 0.002, "linear"), (10, None, 0.002, None)],
+)
+def test_acer_learns_small_images_with_rates_that_fall_if_the_run_ends(side, max_step, rate, schedule):
+    image = {"obs": ObsSpec((4, side, side), "uint8")}
+    section = suggest(image, given={"base_config": {"max_step": max_step}}).tree["acer_config"]
+    assert (section["learning_rate"], section.get("learning_rate_schedule")) == (rate, schedule)
+
+
 @pytest.mark.parametrize(("max_step", "starts"), [(300, 30), (5, 1), (10_000, None), (None, None)])
 @pytest.mark.parametrize("algorithm", ["SAC", "REACTOR"])
 def test_a_short_run_starts_to_learn_early(algorithm, max_step, starts):

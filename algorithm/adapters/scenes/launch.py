@@ -11,6 +11,7 @@ from typing import ClassVar
 from algorithm.adapters.adapter import EnvConfig
 from algorithm.adapters.curriculum import Value
 from algorithm.adapters.scenes.client import SceneClient
+from algorithm.adapters.scenes.ports import LAST_PORT
 from algorithm.errors import UserError
 
 EDITOR = "editor"  # as build_path
@@ -29,7 +30,8 @@ class LaunchConfig(ABC):
         timeout: Seconds that a player may take to connect or to answer.
 
     Raises:
-        UserError: There is no player for this platform, or there are several environments of the editor.
+        UserError: There is no player for this platform, there are several environments of the editor, or too few
+            ports from `base_port` on.
     """
 
     engine: ClassVar[str]  # its name
@@ -51,6 +53,11 @@ class LaunchConfig(ABC):
             raise UserError(
                 f"base_config.n_envs is {config.n_envs}, but there is only one {self.engine} editor; use 1, or "
                 "build_path"
+            )
+        if self.path and self.port and self.get_port(config.n_envs - 1) > LAST_PORT:
+            raise UserError(
+                f"base_config.{self.section}.base_port is {self.port}, so that environment {config.n_envs} of "
+                f"{config.n_envs} has port {self.get_port(config.n_envs - 1)}; the largest is {LAST_PORT}"
             )
 
     @abstractmethod

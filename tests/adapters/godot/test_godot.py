@@ -304,6 +304,13 @@ def test_arguments_of_the_scene_are_those_of_its_environment():
     assert launch.make_arguments(7) == expected
 
 
+def test_ports_above_the_largest_are_one_line():
+    section = {**SECTION, "build_path": "game", "base_port": 65535}
+    assert GodotLaunchConfig(EnvConfig(name="", section=section)).get_port(0) == 65535
+    with pytest.raises(UserError, match="base_port is 65535, so that environment 2 of 2 has port 65536; the largest"):
+        GodotLaunchConfig(EnvConfig(name="", section=section, n_envs=2))
+
+
 def test_a_folder_without_a_project_is_one_line(tmp_path):
     launch = GodotLaunchConfig(EnvConfig(name="", section={**SECTION, "project_path": str(tmp_path)}))
     with pytest.raises(EnvironmentStartError, match=f"there is no project.godot in {tmp_path}"):

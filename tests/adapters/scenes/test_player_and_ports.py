@@ -3,11 +3,12 @@
 import os
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 
 from algorithm.adapters.adapter import EnvironmentStartError
-from algorithm.adapters.scenes import ports
+from algorithm.adapters.scenes import ports, watchdog
 from algorithm.adapters.scenes.player import find_player
 from algorithm.adapters.unity.adapter import UnityAdapter
 
@@ -60,6 +61,18 @@ def test_a_missing_program_or_one_without_permission_is_reported(tmp_path):
         put(tmp_path / "Ball").chmod(0o644)
         with pytest.raises(EnvironmentStartError, match="Ball is not executable: run chmod"):
             find_player(tmp_path / "Ball")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full disk here")
+@pytest.mark.parametrize("log", ["/dev/full", "/nowhere/log"])
+def test_what_a_player_prints_is_read_if_it_cannot_be_written(log):
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb") as output:
+        os.write(writer, b"first\nlast\n")
+        os.close(writer)
+        tail = bytearray()
+        watchdog.read_output(output, tail, log)
+    assert watchdog.last_lines(bytes(tail)) == "first | last"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1"])
