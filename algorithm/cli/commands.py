@@ -164,14 +164,21 @@ def collect_layers(options: argparse.Namespace) -> list[Layer]:
 
 def _find_engine_section(options: argparse.Namespace, layers: Sequence[Layer]) -> str:
     """Return the section of the engine of a run, for settings below its options; without an engine, one that fails."""
+    from algorithm.config.registry import find_class
     from algorithm.errors import UserError
-    from algorithm.runs.run_requests import RunRequest, find_section
+    from algorithm.runs.run_requests import RunRequest, read_env_type, read_env_type_of_run
 
     given = vars(options)
-    is_existing = bool(given.get("run") or given.get("resume"))
-    name, variant = given.get("name") if is_existing else None, given.get("config") or "default"
+    is_new = not (given.get("run") or given.get("resume"))
+    request = RunRequest(
+        env=options.env,
+        name=None if is_new else given.get("name"),
+        variant=given.get("config") or "default",
+        layers=layers,
+    )
     try:
-        section = find_section(RunRequest(env=options.env, name=name, variant=variant, layers=layers), is_existing)
+        env_type = read_env_type(request) if is_new else read_env_type_of_run(request)
+        section = find_class("env_type", env_type).section if isinstance(env_type, str) else None
     except UserError:  # which is reported when the settings are read
         section = None
     return section or ENGINE_SECTION

@@ -240,16 +240,14 @@ def _read_base(request: RunRequest) -> tuple[Layer, Tree]:
     return (str(config), read_variant(config, request.variant)), read_own_variant(config, request.variant)
 
 
-def find_section(request: RunRequest, is_existing: bool) -> str | None:
-    """Return the section of base_config with the settings of the simulator of a run; None if it has none.
+def read_env_type(request: RunRequest) -> Any:
+    """Return the env_type of a new run, which is not checked. Raises UserError for an unknown environment."""
+    return merge_layers([_read_base(request)[0], *request.layers])["base_config"]["env_type"]
 
-    Raises UserError for an unknown environment, run or env_type.
-    """
-    if is_existing:
-        env_type: Any = RunFolder.find(request.env, request.name).load_settings(*request.layers).base.env_type
-    else:
-        env_type = merge_layers([_read_base(request)[0], *request.layers])["base_config"]["env_type"]
-    return find_class("env_type", env_type).section if isinstance(env_type, str) else None
+
+def read_env_type_of_run(request: RunRequest) -> str:
+    """Return the env_type of an existing run. Raises UserError for an unknown run."""
+    return RunFolder.find(request.env, request.name).load_settings(*request.layers).base.env_type
 
 
 def complete_settings(request: RunRequest, log: Log) -> tuple[Layer, Settings]:
