@@ -28,8 +28,7 @@ from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 
 OBS, ACTIONS, BATCH_SIZE, UNITS, CAPACITY = 17, 6, 256, 256, 10_000
-UPDATES, BLOCKS = 50, 5
-PRECISIONS = ("float32", "bfloat16")
+UPDATES, BLOCKS, PRECISIONS = 50, 5, ("float32", "bfloat16")
 TARGET, EPISODES, PENDULUM_MAX_STEPS = -200, 20, 20_000
 
 
