@@ -48,6 +48,7 @@ class Gail(Auxiliary):
         if self.open_demonstrations:  # not in a process that only acts
             self.player = self.open_demonstrations(1)
             self.player_rows = np.flatnonzero(~self.player.demonstrations.is_bootstrap_row)
+            self.player_alive = self.player.demonstrations.alive[self.player_rows]
         self.rows_after_end = self._count_rows_after_end(agent)
         self.normalizer = NormalizedObservations(agent.policy.torso)
         self.discriminator = Discriminator(
@@ -76,8 +77,8 @@ class Gail(Auxiliary):
         """Return the loss of Ho & Ermon's Eq. 17, with the policy as class 0, and the gradient penalty."""
         device, count = inputs.batch.reward.device, self.settings.batch_size
         rng = np.random.default_rng((self.player.seed, inputs.update))
-        alive = self.player.demonstrations.alive[self.player_rows]
-        played, raw_action = self.player.read_rows(self.player_rows[self._draw_rows(alive, count, rng)])
+        rows = self.player_rows[self._draw_rows(self.player_alive, count, rng)]
+        played, raw_action = self.player.read_rows(rows)
         obs = {name: torch.from_numpy(played[name]).to(device) for name in self.specs}
         player = self.discriminator.read(obs, self._encode(torch.from_numpy(raw_action).to(device)))
         rows = self._draw_rows(self.alive[: self.n_rows], count, rng)
@@ -129,7 +130,7 @@ class Gail(Auxiliary):
         if has_stream and self.settings.crosses_episodes:
             return 0.0
         if gamma == 1:
-            raise ValueError("the agent's gamma must be below 1, since the reward after the end of an episode goes on")
+            raise ValueError("the agent's gamma must be below 1, since the reward goes on after the end of an episode")
         return float(gamma / (1 - gamma))
 
     def _draw_rows(self, alive: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:

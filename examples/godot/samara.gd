@@ -44,7 +44,7 @@ func _ready():
 	_stream.set_no_delay(true)
 	process_priority = -1000 # before the agents, which execute their actions in the same tick
 	OS.low_processor_usage_mode_sleep_usec = 1 # or the server would sleep for 7 ms in each frame
-	Engine.iterations_per_second *= speedup # the project's physics ticks per second
+	Engine.iterations_per_second = ProjectSettings.get_setting("physics/common/physics_fps") * speedup
 	Engine.time_scale = speedup
 
 

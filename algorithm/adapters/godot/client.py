@@ -254,10 +254,9 @@ class _Policy:
                         "text: rename the observation"
                     )
                 values = [_decode_bytes(text, size) for text in values]
-            array = np.array(values)
-            if isinstance(space, spaces.Discrete) and np.any(array != np.floor(array)):
-                raise EnvironmentCrashed(f"sent {name!r} as {array.tolist()}, although it is a whole number")
-            array = array.astype(space.dtype)
+            if isinstance(space, spaces.Discrete) and np.any(np.mod(values, 1)):
+                raise EnvironmentCrashed(f"sent {name!r} as {values}, although it is a whole number")
+            array = np.array(values, space.dtype)
             if array.size != size * len(obs):
                 raise EnvironmentCrashed(
                     f"sent {array.size} values as {name!r} of {len(obs)} agents of {self.name!r}, not {size} of each"
