@@ -55,6 +55,7 @@ RARE_REWARDS = 0.1  # fraction of rewards other than 0 below which their mean si
 EVALUATE_EVERY = "base_config.evaluate_every"
 EVALUATIONS = 20  # number of evaluations in a run without a goal, or with an explorer
 LATEST_START, MAX_CAPACITY = 5000, 1_000_000  # of SAC, in env steps
+TABLE_NOISE = 0.1  # largest fraction of random actions with a table
 REPETITION = 0.95  # highest probability of a repeated action: it lasts 20 steps on average
 MISSING_LIMIT = 1000  # limit of steps for episodes that may never end
 
@@ -253,6 +254,21 @@ def explore(result: ProbeResult) -> Iterator[Suggestion]:
     yield EVALUATE_EVERY, result.evaluation_interval, reason
 
 
+def try_actions(result: ProbeResult) -> Iterator[Suggestion]:
+    """Act at random now and then in some environments if the network is a table.
+
+    The policy may be certain before the critic has seen enough of rare rewards, and then never tries other actions.
+    """
+    if result.given.get("explorer") or not result.is_table or any(explore(result)):
+        return
+    reason = (
+        "a table knows nothing of actions that were not tried. The first environment has no random actions, the last "
+        "one this fraction"
+    )
+    yield "explorer.action_noise", [0.0, TABLE_NOISE], reason
+    yield EVALUATE_EVERY, result.evaluation_interval, "training episodes contain random actions"
+
+
 def evaluate_without_goal(result: ProbeResult) -> Iterator[Suggestion]:
     """Suggest evaluations during the run, of which one without a goal has none otherwise."""
     yield EVALUATE_EVERY, result.evaluation_interval, f"{EVALUATIONS} evaluations in a run without a goal"
@@ -317,7 +333,7 @@ def _round(value: float, digits: int) -> float:
 
 # The rules for each algorithm, in their order.
 RULES: Mapping[str, Sequence[Callable[[ProbeResult], Iterator[Suggestion]]]] = {
-    "ACER": (limit_episodes, adapt_acer, look_ahead, scale_rewards, weigh_entropy, explore),
+    "ACER": (limit_episodes, adapt_acer, look_ahead, scale_rewards, weigh_entropy, try_actions, explore),
     "SAC": (limit_episodes, start_early, adapt_sac),
     "REACTOR": (limit_episodes, look_ahead, start_early),
     "A2C": (limit_episodes, look_ahead, scale_rewards),

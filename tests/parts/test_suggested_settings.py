@@ -98,6 +98,18 @@ def test_actions_are_repeated_where_random_ones_made_no_difference(action, termi
     assert "action_repeat" not in suggest(action=ActionSpec(branches=(2,)), play=play, given=given).tree["explorer"]
 
 
+def test_a_table_learns_from_random_actions_unless_actions_are_repeated():
+    table, noise = {"obs": ObsSpec((16,), "uint8", n_values=(16,))}, {"action_noise": [0.0, 0.1]}
+    suggested = suggest(table)
+    assert suggested.tree["explorer"] == noise
+    assert suggested.tree["base_config"]["evaluate_every"] == 50_000  # 20 evaluations
+    assert "explorer" not in suggest().tree
+    same = RandomPlay(rewards=np.array([-1.0, -1.0]))
+    assert suggest(table, play=same).tree["explorer"].keys() == {"action_repeat"}
+    given = {"explorer": {"action_repeat": [0.0, 0.5]}}
+    assert suggest(table, given=given).tree["explorer"] == given["explorer"]
+
+
 def test_episodes_that_may_never_end_are_limited():
     endless = RandomPlay(rewards=np.ones(9))
     limited = suggest(play=endless, env_name="CliffWalking-v1")
