@@ -3,5 +3,5 @@
 from algorithm.networks import Blueprint, Conv, FrameStack, Mlp
 
 blueprint = Blueprint(
-    encoders={"*": FrameStack(4, Conv((16, 4, 2), (32, 4, 2), (32, 3, 1), units=None))}, critic=Mlp(256, norm="layer")
+    encoders={"*": FrameStack(4, Conv((16, 4, 2), (32, 4, 2), (32, 3, 1), units=None))}, body=Mlp(256, norm="layer")
 )
