@@ -47,7 +47,7 @@ VECTORS = {
 ACER = {"env": "atari/pong", "variant": "acer", "begin": 12_000, "env_steps": 40_000}
 PICTURES = {
     "Pong, the recipe of the folder": Case(env="atari/pong", begin=12_000, env_steps=40_000),
-    "Pong, ACER, 84 x 84, the network of Nature, ratio 4": Case(**ACER),
+    "Pong, ACER": Case(**ACER),
     "Pong, the same without a replay": Case(**ACER, settings=("acer_config.replay_ratio=0",)),
 }
 
