@@ -130,7 +130,7 @@ class Gail(Auxiliary):
         if has_stream and self.settings.crosses_episodes:
             return 0.0
         if gamma == 1:
-            raise ValueError("the agent's gamma must be below 1, since the reward goes on after the end of an episode")
+            raise ValueError("the agent's gamma must be below 1, since rewards continue after the end of an episode")
         return float(gamma / (1 - gamma))
 
     def _draw_rows(self, alive: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:

@@ -69,7 +69,7 @@ class GailSettings(StreamSettings):
 
     def __post_init__(self) -> None:
         if self.gamma == 1:
-            raise ValueError("gamma must be below 1, since the reward goes on after the end of an episode")
+            raise ValueError("gamma must be below 1, since rewards continue after the end of an episode")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -175,6 +175,17 @@ class ProbeResult:
         """Whether all observations are those of a table."""
         return all(map(is_table, self.roles.values()))
 
+    @property
+    def repeats_actions(self) -> bool:
+        """Whether actions are to be repeated, since random ones made no difference: all rewards were the same.
+
+        Less than an episode is not enough to see that, unless the play is complete. An explorer of the user is kept.
+        """
+        play = self.play
+        has_seen_enough = play.is_complete or play.episode_lengths
+        made_difference = play.terminations or len(np.unique(play.rewards)) != 1
+        return not (self.given.get("explorer") or self.has_continuous or made_difference or not has_seen_enough)
+
 
 def choose_algorithm(result: ProbeResult) -> Iterator[Suggestion]:
     """Suggest SAC for continuous actions and ACER for all others, unless a section of an algorithm is given."""
@@ -224,7 +235,7 @@ def weigh_entropy(result: ProbeResult) -> Iterator[Suggestion]:
     fraction, reason = ENTROPY, "small compared with the scaled rewards, so that the policy may become certain"
     if result.is_table:
         fraction, reason = TABLE_ENTROPY, "a table does not carry over what it learned, and has to try every action"
-    if any(explore(result)):
+    if result.repeats_actions:
         fraction, reason = EXPLORING_ENTROPY, "large, so that the policy stays random until rewards differ"
     yield "entropy_coef", _round(fraction * scaled_reward, 1), reason
 
@@ -236,37 +247,26 @@ def _compute_scaled_reward(result: ProbeResult) -> float:
 
 
 def explore(result: ProbeResult) -> Iterator[Suggestion]:
-    """Repeat actions in some environments if random actions made no difference: all rewards were the same.
+    """Repeat actions in some environments if random ones made no difference, or take random ones with a table.
 
-    Less than an episode is not enough to see that, unless the play is complete.
+    With a table, the policy may be certain before the critic has seen enough of rare rewards, and then never tries
+    other actions.
     """
-    play = result.play
-    has_seen_enough = play.is_complete or play.episode_lengths
-    makes_difference = play.terminations or len(np.unique(play.rewards)) != 1
-    if result.given.get("explorer") or result.has_continuous or makes_difference or not has_seen_enough:
-        return
-    reason = (
-        f"all {len(play.rewards):,} random actions had the same reward; an action that is repeated leads further. The "
-        "first environment repeats none, the last one with this probability"
-    )
-    yield "explorer.action_repeat", [0.0, REPETITION], reason
-    reason = "training episodes contain repeated actions, so that their returns are lower"
-    yield EVALUATE_EVERY, result.evaluation_interval, reason
-
-
-def try_actions(result: ProbeResult) -> Iterator[Suggestion]:
-    """Act at random now and then in some environments if the network is a table.
-
-    The policy may be certain before the critic has seen enough of rare rewards, and then never tries other actions.
-    """
-    if result.given.get("explorer") or not result.is_table or any(explore(result)):
-        return
-    reason = (
-        "a table knows nothing of actions that were not tried. The first environment has no random actions, the last "
-        "one this fraction"
-    )
-    yield "explorer.action_noise", [0.0, TABLE_NOISE], reason
-    yield EVALUATE_EVERY, result.evaluation_interval, "training episodes contain random actions"
+    if result.repeats_actions:
+        reason = (
+            f"all {len(result.play.rewards):,} random actions had the same reward; an action that is repeated leads "
+            "further. The first environment repeats none, the last one with this probability"
+        )
+        yield "explorer.action_repeat", [0.0, REPETITION], reason
+        reason = "training episodes contain repeated actions, so that their returns are lower"
+        yield EVALUATE_EVERY, result.evaluation_interval, reason
+    elif result.is_table and not result.given.get("explorer"):
+        reason = (
+            "a table knows nothing of actions that were not tried. The first environment has no random actions, the "
+            "last one this fraction"
+        )
+        yield "explorer.action_noise", [0.0, TABLE_NOISE], reason
+        yield EVALUATE_EVERY, result.evaluation_interval, "training episodes contain random actions"
 
 
 def evaluate_without_goal(result: ProbeResult) -> Iterator[Suggestion]:
@@ -333,7 +333,7 @@ def _round(value: float, digits: int) -> float:
 
 # The rules for each algorithm, in their order.
 RULES: Mapping[str, Sequence[Callable[[ProbeResult], Iterator[Suggestion]]]] = {
-    "ACER": (limit_episodes, adapt_acer, look_ahead, scale_rewards, weigh_entropy, try_actions, explore),
+    "ACER": (limit_episodes, adapt_acer, look_ahead, scale_rewards, weigh_entropy, explore),
     "SAC": (limit_episodes, start_early, adapt_sac),
     "REACTOR": (limit_episodes, look_ahead, start_early),
     "A2C": (limit_episodes, look_ahead, scale_rewards),
