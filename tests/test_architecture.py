@@ -113,13 +113,23 @@ STATED = [TESTS / "cli" / "test_parser.py", TESTS / "cli" / "test_reference.py"]
 FEATURES = [*(f"tools.{name}" for name in TOOLS), "population", "adapters.unity", "adapters.godot"]
 
 
-@pytest.mark.parametrize("hidden", FEATURES)
-def test_everything_else_can_be_imported_without_a_feature(hidden):
-    """The process imports every module outside of the feature, and parses a command line."""
+@pytest.mark.parametrize("feature", FEATURES)
+def test_nothing_else_imports_a_feature_when_it_is_imported(feature):
+    for path in FILES:
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if not name.startswith(f"algorithm.{feature}."):
+            found = {f"{other}." for other in imports(path, inside_functions=False)}
+            assert not any(other.startswith(f"algorithm.{feature}.") for other in found), path
+
+
+def test_everything_else_can_be_imported_without_the_features():
+    """The process imports every module outside of the features, and parses a command line."""
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in FILES]
-    kept = [name for name in names if not f"{name}.".startswith(f"algorithm.{hidden}.") and "__main__" not in name]
+    hidden = tuple(f"algorithm.{feature}." for feature in FEATURES)
+    kept = [name for name in names if not f"{name}.".startswith(hidden) and "__main__" not in name]
     code = (
-        f"import sys\nfrom importlib import import_module\nsys.modules['algorithm.{hidden}'] = None\n"
+        "import sys\nfrom importlib import import_module\n"
+        f"sys.modules.update(dict.fromkeys({[name[:-1] for name in hidden]}))\n"
         f"for name in {kept}:\n    import_module(name)\n"
         "from algorithm.cli.parser import parse_arguments\nparse_arguments(['gym/cartpole', '--run'])\n"
     )
