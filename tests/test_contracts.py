@@ -22,7 +22,8 @@ blueprint = Blueprint(body=Mlp(8){memory})
 """
 CONFIG = """
 default:
-  base_config: {{env_type: {adapter}, env_name: choice, algorithm: {agent}, n_envs: 3, max_step: 400, log_every: 100}}
+  base_config: {{env_type: {adapter}, env_name: choice, algorithm: {agent}, n_envs: 3, max_step: 400, log_every: 100,
+    suggest_settings: false}}
   auxiliaries: {auxiliaries}
   explorer: {explorer}
 """

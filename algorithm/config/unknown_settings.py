@@ -66,12 +66,13 @@ def check_keys(source: str, layer: Mapping[str, Any], known: Sequence[str], pref
 
     `prefix` is the path of the section around the layer, with a dot at the end.
     """
+    names, sections = set(known), {path.rpartition(".")[0] for path in known}
     for key, value in layer.items():
         path = f"{prefix}{key}"
-        if path not in known:
+        if path not in names:
             advice = suggest_setting(path, known)
             raise UserError(f"{source}: unknown setting {path}{f'; {advice}' if advice else ''}")
-        if any(other.startswith(f"{path}.") for other in known) and not (path == "goal" and value is None):
+        if path in sections and not (path == "goal" and value is None):
             if not isinstance(value, Mapping):
                 raise UserError(f"{source}: {path} is a section; its settings go below it, not {value!r}")
             check_keys(source, value, known, f"{path}.")

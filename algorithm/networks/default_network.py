@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Set
 from glob import escape
 from math import prod
 
-from algorithm.networks.encoders import Conv, NatureCnn, Vector
+from algorithm.networks.encoders import Conv, Vector
 from algorithm.networks.entities import Entities
 from algorithm.networks.layers import Mlp, Residual
+from algorithm.networks.memories import FrameStack
 from algorithm.networks.modules import EncoderFactory, LayersFactory
 from algorithm.networks.torso import Blueprint
 from algorithm.specs import ACTION_MASK, ObsSpec, Role
@@ -37,18 +39,22 @@ from algorithm.networks import Blueprint, Vector
 blueprint = Blueprint({"*": Vector()})
 '''
 IMAGE_TEMPLATE = '''\
-"""A convolution for the image; policy and critic follow without further layers."""
+"""Convolutions for the image; policy and critic share all layers."""
 
-from algorithm.networks import Blueprint, {name}
+from algorithm.networks import Blueprint, {names}
 
-blueprint = Blueprint({{{key}: {encoder}}})
+blueprint = Blueprint({{{key}: {encoder}}}{body})
 '''
 SMALL = 64  # the largest size of an observation, in values, for which 64 units suffice if no action is continuous
 
 # The smallest shorter side of an image in pixels, and the encoder from that size on. A smaller image is encoded as a
 # vector: its values are often codes, as in MiniGrid's view of 7 x 7 cells, and convolutions hardly distinguish codes.
 IMAGE_ENCODERS: tuple[tuple[int, EncoderFactory, str], ...] = (
-    (36, NatureCnn(512), "NatureCnn(512)"),
+    (
+        36,  # of as many pixels, a single frame does not show velocities
+        FrameStack(4, Conv((16, 4, 2), (32, 4, 2), (32, 3, 1), units=None)),
+        "FrameStack(4, Conv((16, 4, 2), (32, 4, 2), (32, 3, 1), units=None))",
+    ),
     (8, Conv((16, 3, 1), units=128), "Conv((16, 3, 1), units=128)"),
 )
 LARGE_IMAGE = IMAGE_ENCODERS[0][0]  # pixels of the shorter side
@@ -78,7 +84,7 @@ def make_default_blueprint(
 
     Policy and critic have separate layers for continuous actions, otherwise they share their layers. For a single
     integer as observation and a single choice as action, the network is a table; for an image alone and choices, it is
-    the convolution alone.
+    the convolution, with a hidden layer between layer norms if the image is large.
 
     Args:
         role: Observations and actions.
@@ -101,7 +107,7 @@ def make_default_blueprint(
     if critic_units:
         raise ValueError("policy and critic share their layers, so that critic_units has no effect")
     if units is None and kind == "plain" and _is_image_alone(role):
-        return Blueprint(encoders)
+        return Blueprint(encoders, body=Mlp(256, norm="layer") if has_large_images(role) else None)
     return Blueprint(encoders, body=layers)
 
 
@@ -137,8 +143,10 @@ def make_nn_file(role: Role) -> str:
     texts = {escape(name): text for name, (_, text) in _choose_encoders(role).items()}
     if _is_image_alone(role):
         ((name, text),) = texts.items()
-        return IMAGE_TEMPLATE.format(name=text.partition("(")[0], key=json.dumps(name), encoder=text)
-    used = {text.partition("(")[0] for text in texts.values()}
+        body = ', body=Mlp(256, norm="layer")' if has_large_images(role) else ""
+        names = ", ".join(sorted(_find_factories(text + body)))
+        return IMAGE_TEMPLATE.format(names=names, key=json.dumps(name), encoder=text, body=body)
+    used = _find_factories(" ".join(texts.values()))
     return TEMPLATE.format(
         observations=_describe_encoders(used),
         owner=owner,
@@ -172,6 +180,11 @@ def _is_image_alone(role: Role) -> bool:
     """Return whether a role observes an image only, which is encoded as one, and has no continuous actions."""
     specs = [spec for name, spec in role.obs_specs.items() if name != ACTION_MASK]
     return len(specs) == 1 and bool(_choose_image_encoder(specs[0])) and not role.action_spec.continuous
+
+
+def _find_factories(text: str) -> set[str]:
+    """Return the names that are called in the text of a network."""
+    return set(re.findall(r"\w+(?=\()", text))
 
 
 def _describe_encoders(used: Set[str]) -> str:

@@ -40,9 +40,17 @@ from algorithm.training.invalid_values import RunningEpisodes
 MAX_STEPS = 1000  # random actions in one environment
 MAX_SECONDS = 30.0  # wall time after which the play of a slow environment ends
 MIN_STEPS = 100  # random actions below which nothing is concluded
-IMAGE_SIDE = 84  # pixels; larger images are resized to this height and width
+COLOR_SIDE = 84  # pixels of the shorter side from which color images become small and gray
+IMAGE_SIDE = 42  # their height and width then, in pixels: a quarter of the arithmetic of 84 x 84
 RESIZE = {"gymnasium.wrappers:ResizeObservation": {"shape": [IMAGE_SIDE, IMAGE_SIDE]}}
 GRAYSCALE = "gymnasium.wrappers:GrayscaleObservation"
+SMALL_IMAGES = "small images, which need a quarter of the arithmetic of 84 x 84 pixels"
+# Reasons of the settings that are needed to observe an environment.
+REQUIRED = {
+    "base_config.ignore_observations": "they cannot be read",
+    "base_config.env_args": SMALL_IMAGES,
+    "base_config.env_wrappers": SMALL_IMAGES,
+}
 SCALED_RETURN = 10.0  # discounted return after scaling if every reward has the usual size
 SCALED_REWARD = 0.1  # usual size of a reward after scaling, with the default gamma
 # Weight of the entropy bonus, as a fraction of the usual size of a scaled reward: with a critic that generalizes, with
@@ -364,8 +372,8 @@ class SuggestedSettings:
 
     def describe(self) -> Iterator[str]:
         """Yield a line for each suggestion that is not given, with its reason."""
-        tree, needed = self.tree, dict(iterate_settings(self.required))
-        reasons = {**dict.fromkeys(needed, "needed to observe the environment"), **self.reasons}
+        tree, reasons = self.tree, {path: REQUIRED.get(path, "") for path, _ in iterate_settings(self.required)}
+        reasons |= self.reasons
         for path, reason in reasons.items():
             yield f"  {path}: {format_value(find_value(tree, path))}" + f"  ({reason})" * bool(reason)
 
@@ -433,9 +441,9 @@ def _open_environment(source: str, tree: Tree, make_env: MakeEnv, needed: Tree) 
     except UnsupportedObservations as error:
         ignored = {"base_config": {"ignore_observations": [*base.ignore_observations, *error.names]}}
         return _open_environment(source, tree, make_env, merge(needed, ignored))
-    wrappers = _image_wrappers(roles) if base.env_type.upper() == "GYM" else []
-    if wrappers and "env_wrappers" not in merge(tree, needed)["base_config"]:
-        return _open_environment(source, tree, make_env, merge(needed, {"base_config": {"env_wrappers": wrappers}}))
+    small = _make_images_small(merge(tree, needed)["base_config"], base.env_type.upper(), roles)
+    if small:
+        return _open_environment(source, tree, make_env, merge(needed, {"base_config": small}))
     return roles, needed
 
 
@@ -446,10 +454,13 @@ def _choose_adapter(settings: Settings, make_env: MakeEnv) -> tuple[Callable[[En
     return find_class("env_type", base.env_type), replace(config, name=make_env or config.name, n_envs=1), base.seed
 
 
-def _image_wrappers(roles: Mapping[str, Role]) -> list:
-    """Return the wrappers that turn a large color image into a gray image of `IMAGE_SIDE` pixels; otherwise none."""
+def _make_images_small(given: Tree, env_type: str, roles: Mapping[str, Role]) -> Tree:
+    """Return settings that make large images small and gray; none if the given ones of the section decide about it."""
+    if env_type == "ATARI":
+        return {} if "screen_size" in given.get("env_args", {}) else {"env_args": {"screen_size": IMAGE_SIDE}}
     spec, *others = next(iter(roles.values())).obs_specs.values()
     channels, *sides = spec.shape if len(spec.shape) == 3 else (0, 0)
-    if others or channels != 3 or spec.high != 255 or min(sides) < IMAGE_SIDE:
-        return []
-    return [RESIZE] * (max(sides) > IMAGE_SIDE) + [GRAYSCALE]
+    is_large = channels == 3 and spec.high == 255 and min(sides) >= COLOR_SIDE
+    if env_type != "GYM" or "env_wrappers" in given or others or not is_large:
+        return {}
+    return {"env_wrappers": [RESIZE, GRAYSCALE]}

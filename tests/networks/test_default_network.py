@@ -48,15 +48,16 @@ def test_an_image_alone_has_hidden_layers_only_if_they_are_given():
 
 
 @pytest.mark.parametrize(
-    ("side", "kind"), [(3, "Vector"), (7, "Vector"), (8, "Conv"), (35, "Conv"), (36, "NatureCnn"), (84, "NatureCnn")]
+    ("side", "kind"), [(3, "Vector"), (7, "Vector"), (8, "Conv"), (35, "Conv"), (36, "FrameStack"), (84, "FrameStack")]
 )
 def test_images_are_encoded_by_their_size(side, kind):
     spec = ObsSpec((3, side, side + 7), "uint8", high=255)
     role = Role(1, {"image": spec, "vector": VECTOR}, ActionSpec(0, (2,)))
-    encoders = make_default_blueprint(role).encoders
-    encoder = encoders.get("image", encoders["*"])
-    assert type(encoder).__name__ == kind
-    assert torch.isfinite(encoder(spec)(torch.zeros(2, *spec.shape, dtype=torch.uint8))).all()
+    blueprint = make_default_blueprint(role)
+    assert type(blueprint.encoders.get("image", blueprint.encoders["*"])).__name__ == kind
+    policy = find_class("algorithm", "acer")(resolve([]).agent, blueprint, role, np.random.default_rng(0)).policy
+    rows = {"image": np.zeros((2, *spec.shape), np.uint8), "vector": np.zeros((2, 3), np.float32)}
+    assert np.isfinite(policy.act(rows, np.zeros((2, policy.torso.state_size), np.float32))[0]).all()
 
 
 def test_policy_and_critic_share_no_layers_for_continuous_actions():

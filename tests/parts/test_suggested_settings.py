@@ -13,7 +13,7 @@ from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_spec
 from algorithm.config.loader import resolve
 from algorithm.parts import suggested_settings
-from algorithm.parts.suggested_settings import ProbeResult, RandomPlay, add_suggestions, play_randomly
+from algorithm.parts.suggested_settings import ProbeResult, RandomPlay, add_suggestions, play_randomly, suggest_settings
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from tests.builders import make_step
 
@@ -156,9 +156,9 @@ def test_the_entropy_bonus_has_a_fraction_of_the_size_of_rewards(obs, rewards, t
 
 @pytest.mark.parametrize(
     ("side", "max_step", "rate", "schedule"),
-    [(84, 100, 0.001, None), (10, 100, 0.002, "linear"), (10, None, 0.002, None)],
+    [(84, 100, 0.0005, "linear"), (10, 100, 0.002, "linear"), (10, None, 0.002, None)],
 )
-def test_acer_learns_small_images_with_rates_that_fall_if_the_run_ends(side, max_step, rate, schedule):
+def test_acer_learns_images_with_rates_that_fall_if_the_run_ends(side, max_step, rate, schedule):
     image = {"obs": ObsSpec((4, side, side), "uint8")}
     section = suggest(image, given={"base_config": {"max_step": max_step}}).tree["acer_config"]
     assert (section["learning_rate"], section.get("learning_rate_schedule")) == (rate, schedule)
@@ -286,3 +286,14 @@ def test_random_actions_are_allowed_and_all_of_them_occur(mask):
     allowed = [index for index in range(3) if mask[index]] or [0, 1, 2]
     assert set(actions[:, 2].astype(int)) == set(allowed)
     assert set(actions[:, 3].astype(int)) == {index for index in range(2) if mask[3 + index]}
+
+
+@pytest.mark.parametrize(("given", "side"), [({}, 42), ({"screen_size": 50}, 50)])
+def test_the_images_of_atari_are_small_unless_their_size_is_given(given, side, monkeypatch):
+    pytest.importorskip("ale_py")
+    monkeypatch.setattr(suggested_settings, "MAX_STEPS", 100)
+    env_args = {"repeat_action_probability": 0.0, **given}
+    tree = {"base_config": {"env_type": "ATARI", "env_name": "Pong", "env_args": env_args}}
+    suggested = suggest_settings("test", tree)
+    assert suggested.roles["agent"].obs_specs["obs"].shape == (1, side, side)
+    assert suggested.tree["base_config"]["env_args"] == {**env_args, "screen_size": side}

@@ -213,10 +213,10 @@ def test_large_color_images_become_small_and_gray(init, command):
     pytest.importorskip("cv2")
     tree, text = init("seen/camera", CAMERA)
     assert tree["base_config"]["env_wrappers"] == [
-        {"gymnasium.wrappers:ResizeObservation": {"shape": [84, 84]}},
+        {"gymnasium.wrappers:ResizeObservation": {"shape": [42, 42]}},
         "gymnasium.wrappers:GrayscaleObservation",
     ]
-    assert "# observes obs: uint8 [1, 84, 84]" in text
+    assert "# observes obs: uint8 [1, 42, 42]" in text
     small = "acer_config.rollout_length=4 replay_config.capacity=100 acer_config.learning_starts=50"
     command(f"seen/camera -n a --max_step 12 --agents 1 --set {small} {NO_EVALUATION}")
     assert "# observes obs: uint8 [3, 90, 96]" in init("seen/colors", CAMERA, "base_config.env_wrappers=[]")[1]
