@@ -43,7 +43,9 @@ IMAGE_TEMPLATE = '''\
 
 from algorithm.networks import Blueprint, {names}
 
-blueprint = Blueprint({{{key}: {encoder}}}{body})
+blueprint = Blueprint(
+    encoders={{{key}: {encoder}}},{body}
+)
 '''
 SMALL = 64  # the largest size of an observation, in values, for which 64 units suffice if no action is continuous
 
@@ -143,7 +145,7 @@ def make_nn_file(role: Role) -> str:
     texts = {escape(name): text for name, (_, text) in _choose_encoders(role).items()}
     if _is_image_alone(role):
         ((name, text),) = texts.items()
-        body = ', body=Mlp(256, norm="layer")' if has_large_images(role) else ""
+        body = '\n    body=Mlp(256, norm="layer"),' if has_large_images(role) else ""
         names = ", ".join(sorted(_find_factories(text + body)))
         return IMAGE_TEMPLATE.format(names=names, key=json.dumps(name), encoder=text, body=body)
     used = _find_factories(" ".join(texts.values()))

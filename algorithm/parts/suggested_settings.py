@@ -387,7 +387,7 @@ def suggest_settings(source: str, tree: Tree, make_env: MakeEnv = None, has_netw
         make_env: what opens the environment.
         has_network: whether the user gives a network.
     """
-    roles, required = _open_environment(source, tree, make_env, {})
+    roles, required = _open_environment(source, tree, make_env, has_network, {})
     given = merge(tree, required)
     settings = resolve([(source, given)])
     play = play_randomly(*_choose_adapter(settings, make_env))
@@ -429,8 +429,13 @@ def add_suggestions(result: ProbeResult, threshold: float | None) -> SuggestedSe
     return SuggestedSettings(suggestions=suggested, required=required, given=given, reasons=shown, roles=result.roles)
 
 
-def _open_environment(source: str, tree: Tree, make_env: MakeEnv, needed: Tree) -> tuple[Mapping[str, Role], Tree]:
-    """Return the roles of an environment, and `needed` with all settings that are needed to observe it."""
+def _open_environment(
+    source: str, tree: Tree, make_env: MakeEnv, has_network: bool, needed: Tree
+) -> tuple[Mapping[str, Role], Tree]:
+    """Return the roles of an environment, and `needed` with all settings that are needed to observe it.
+
+    A network of the user receives images of the size that the given settings have.
+    """
     settings = resolve([(source, tree), (source, needed)])
     base = settings.base
     try:
@@ -440,10 +445,10 @@ def _open_environment(source: str, tree: Tree, make_env: MakeEnv, needed: Tree) 
             roles = adapter.roles
     except UnsupportedObservations as error:
         ignored = {"base_config": {"ignore_observations": [*base.ignore_observations, *error.names]}}
-        return _open_environment(source, tree, make_env, merge(needed, ignored))
-    small = _make_images_small(merge(tree, needed)["base_config"], base.env_type.upper(), roles)
+        return _open_environment(source, tree, make_env, has_network, merge(needed, ignored))
+    small = {} if has_network else _make_images_small(merge(tree, needed)["base_config"], base.env_type.upper(), roles)
     if small:
-        return _open_environment(source, tree, make_env, merge(needed, {"base_config": small}))
+        return _open_environment(source, tree, make_env, has_network, merge(needed, {"base_config": small}))
     return roles, needed
 
 

@@ -288,12 +288,15 @@ def test_random_actions_are_allowed_and_all_of_them_occur(mask):
     assert set(actions[:, 3].astype(int)) == {index for index in range(2) if mask[3 + index]}
 
 
-@pytest.mark.parametrize(("given", "side"), [({}, 42), ({"screen_size": 50}, 50)])
-def test_the_images_of_atari_are_small_unless_their_size_is_given(given, side, monkeypatch):
+@pytest.mark.parametrize(
+    ("given", "has_network", "side"), [({}, False, 42), ({}, True, 84), ({"screen_size": 50}, False, 50)]
+)
+def test_the_images_of_atari_are_small_unless_their_size_or_the_network_is_given(given, has_network, side, monkeypatch):
     pytest.importorskip("ale_py")
     monkeypatch.setattr(suggested_settings, "MAX_STEPS", 100)
     env_args = {"repeat_action_probability": 0.0, **given}
     tree = {"base_config": {"env_type": "ATARI", "env_name": "Pong", "env_args": env_args}}
-    suggested = suggest_settings("test", tree)
+    suggested = suggest_settings("test", tree, has_network=has_network)
     assert suggested.roles["agent"].obs_specs["obs"].shape == (1, side, side)
-    assert suggested.tree["base_config"]["env_args"] == {**env_args, "screen_size": side}
+    assert suggested.tree["base_config"]["env_args"].get("screen_size", 84) == side
+    assert suggested.tree["base_config"]["env_args"].items() >= env_args.items()
