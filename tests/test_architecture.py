@@ -119,6 +119,8 @@ def test_nothing_else_imports_a_feature_when_it_is_imported(feature):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         if not name.startswith(f"algorithm.{feature}."):
             found = {f"{other}." for other in imports(path, inside_functions=False)}
+            nodes = [node for node in parse(path).body if isinstance(node, ast.ImportFrom)]
+            found |= {f"{node.module}.{alias.name}." for node in nodes for alias in node.names}
             assert not any(other.startswith(f"algorithm.{feature}.") for other in found), path
 
 

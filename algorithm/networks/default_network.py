@@ -60,6 +60,7 @@ IMAGE_ENCODERS: tuple[tuple[int, EncoderFactory, str], ...] = (
     (8, Conv((16, 3, 1), units=128), "Conv((16, 3, 1), units=128)"),
 )
 LARGE_IMAGE = IMAGE_ENCODERS[0][0]  # pixels of the shorter side
+LARGE_IMAGE_BODY = (Mlp(256, norm="layer"), 'Mlp(256, norm="layer")')  # if it is all that is observed, and its text
 
 
 def is_table(role: Role) -> bool:
@@ -109,7 +110,7 @@ def make_default_blueprint(
     if critic_units:
         raise ValueError("policy and critic share their layers, so that critic_units has no effect")
     if units is None and kind == "plain" and _is_image_alone(role):
-        return Blueprint(encoders, body=Mlp(256, norm="layer") if has_large_images(role) else None)
+        return Blueprint(encoders, body=LARGE_IMAGE_BODY[0] if has_large_images(role) else None)
     return Blueprint(encoders, body=layers)
 
 
@@ -145,7 +146,7 @@ def make_nn_file(role: Role) -> str:
     texts = {escape(name): text for name, (_, text) in _choose_encoders(role).items()}
     if _is_image_alone(role):
         ((name, text),) = texts.items()
-        body = '\n    body=Mlp(256, norm="layer"),' if has_large_images(role) else ""
+        body = f"\n    body={LARGE_IMAGE_BODY[1]}," if has_large_images(role) else ""
         names = ", ".join(sorted(_find_factories(text + body)))
         return IMAGE_TEMPLATE.format(names=names, key=json.dumps(name), encoder=text, body=body)
     used = _find_factories(" ".join(texts.values()))

@@ -44,10 +44,10 @@ COLOR_SIDE = 84  # pixels of the shorter side from which color images become sma
 IMAGE_SIDE = 42  # their height and width then, in pixels: a quarter of the arithmetic of 84 x 84
 RESIZE = {"gymnasium.wrappers:ResizeObservation": {"shape": [IMAGE_SIDE, IMAGE_SIDE]}}
 GRAYSCALE = "gymnasium.wrappers:GrayscaleObservation"
-SMALL_IMAGES = "small images, which need a quarter of the arithmetic of 84 x 84 pixels"
+SMALL_IMAGES = "small images need a quarter of the arithmetic of 84 x 84 pixels"
 # Reasons of the settings that are needed to observe an environment.
 REQUIRED = {
-    "base_config.ignore_observations": "they cannot be read",
+    "base_config.ignore_observations": "no network can read them",
     "base_config.env_args": SMALL_IMAGES,
     "base_config.env_wrappers": SMALL_IMAGES,
 }
@@ -387,7 +387,8 @@ def suggest_settings(source: str, tree: Tree, make_env: MakeEnv = None, has_netw
         make_env: what opens the environment.
         has_network: whether the user gives a network.
     """
-    roles, required = _open_environment(source, tree, make_env, has_network, {})
+    # A network of the user receives images of the size that the given settings have.
+    roles, required = (_open_environment if has_network else _open_with_small_images)(source, tree, make_env, {})
     given = merge(tree, required)
     settings = resolve([(source, given)])
     play = play_randomly(*_choose_adapter(settings, make_env))
@@ -429,27 +430,32 @@ def add_suggestions(result: ProbeResult, threshold: float | None) -> SuggestedSe
     return SuggestedSettings(suggestions=suggested, required=required, given=given, reasons=shown, roles=result.roles)
 
 
-def _open_environment(
-    source: str, tree: Tree, make_env: MakeEnv, has_network: bool, needed: Tree
+def _open_with_small_images(
+    source: str, tree: Tree, make_env: MakeEnv, needed: Tree
 ) -> tuple[Mapping[str, Role], Tree]:
-    """Return the roles of an environment, and `needed` with all settings that are needed to observe it.
+    """Open an environment as `_open_environment` does; large images are small and gray unless `tree` decides that."""
+    base = resolve([(source, tree)]).base
+    env_type = base.env_type.upper()
+    if env_type == "ATARI" and "screen_size" not in base.env_args:
+        needed = merge(needed, nest("base_config.env_args.screen_size", IMAGE_SIDE))
+    roles, needed = _open_environment(source, tree, make_env, needed)
+    if env_type == "GYM" and "env_wrappers" not in tree["base_config"] and _is_large_color_image(roles):
+        needed = merge(needed, nest("base_config.env_wrappers", [RESIZE, GRAYSCALE]))
+        return _open_environment(source, tree, make_env, needed)
+    return roles, needed
 
-    A network of the user receives images of the size that the given settings have.
-    """
+
+def _open_environment(source: str, tree: Tree, make_env: MakeEnv, needed: Tree) -> tuple[Mapping[str, Role], Tree]:
+    """Return the roles of an environment, and `needed` with all settings that are needed to observe it."""
     settings = resolve([(source, tree), (source, needed)])
-    base = settings.base
     try:
         make_adapter, config, seed = _choose_adapter(settings, make_env)
         with closing(make_adapter(config)) as adapter:
             adapter.reset(seed)
-            roles = adapter.roles
+            return adapter.roles, needed
     except UnsupportedObservations as error:
-        ignored = {"base_config": {"ignore_observations": [*base.ignore_observations, *error.names]}}
-        return _open_environment(source, tree, make_env, has_network, merge(needed, ignored))
-    small = {} if has_network else _make_images_small(merge(tree, needed)["base_config"], base.env_type.upper(), roles)
-    if small:
-        return _open_environment(source, tree, make_env, has_network, merge(needed, {"base_config": small}))
-    return roles, needed
+        ignored = {"base_config": {"ignore_observations": [*settings.base.ignore_observations, *error.names]}}
+        return _open_environment(source, tree, make_env, merge(needed, ignored))
 
 
 def _choose_adapter(settings: Settings, make_env: MakeEnv) -> tuple[Callable[[EnvConfig], Adapter], EnvConfig, int]:
@@ -459,13 +465,8 @@ def _choose_adapter(settings: Settings, make_env: MakeEnv) -> tuple[Callable[[En
     return find_class("env_type", base.env_type), replace(config, name=make_env or config.name, n_envs=1), base.seed
 
 
-def _make_images_small(given: Tree, env_type: str, roles: Mapping[str, Role]) -> Tree:
-    """Return settings that make large images small and gray; none if the given ones of the section decide about it."""
-    if env_type == "ATARI":
-        return {} if "screen_size" in given.get("env_args", {}) else {"env_args": {"screen_size": IMAGE_SIDE}}
+def _is_large_color_image(roles: Mapping[str, Role]) -> bool:
+    """Return whether the only observation is a color image with `COLOR_SIDE` pixels or more on its shorter side."""
     spec, *others = next(iter(roles.values())).obs_specs.values()
     channels, *sides = spec.shape if len(spec.shape) == 3 else (0, 0)
-    is_large = channels == 3 and spec.high == 255 and min(sides) >= COLOR_SIDE
-    if env_type != "GYM" or "env_wrappers" in given or others or not is_large:
-        return {}
-    return {"env_wrappers": [RESIZE, GRAYSCALE]}
+    return not others and channels == 3 and spec.high == 255 and min(sides) >= COLOR_SIDE

@@ -107,8 +107,7 @@ def describe(value) -> str:
 
 
 def is_slow(net: str, action: str, opset: int, changes: dict) -> bool:
-    """Return whether the older format is tested among the slow tests; the hybrid actions of ACER have every output."""
-    return opset == 9 and (changes.get("make") is make_sac or (not changes and action != "hybrid"))
+    return opset == 9 and changes.get("make") is make_sac
 
 
 @pytest.mark.parametrize(
