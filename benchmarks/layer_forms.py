@@ -70,6 +70,7 @@ CASES = {
     "PPO CartPole": Case(env="gym/cartpole", variant="ppo", obs=4, actions=ActionSpec(branches=(2,)), rows=(32, 8)),
     "PPO HalfCheetah": Case(env="mujoco/half_cheetah", variant="ppo", obs=17, actions=HALF_CHEETAH, rows=(32, 4)),
     "SAC 2 x 256": Case(env="mujoco/half_cheetah", variant="sac_2018", obs=17, actions=HALF_CHEETAH, rows=(1, 256)),
+    "crossq": Case(env="mujoco/half_cheetah", variant="crossq", obs=17, actions=HALF_CHEETAH, rows=(1, 256)),
     "flash_small": Case(env="mujoco/half_cheetah", variant="flash_small", obs=17, actions=HALF_CHEETAH, rows=(1, 256)),
 }
 
