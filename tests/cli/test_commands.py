@@ -483,7 +483,8 @@ def test_use_env_nn_takes_the_network_of_the_environment_folder(task, command, r
 
 
 def test_nn_selects_another_file_for_the_network(task, command):
-    (task / "other.py").write_text(NN.replace("8", "4"))
+    (task / "nn.py").rename(task / "other.py")
+    (task / "nn.py").write_text("raise ValueError")
     command("mine/task -n a --nn other.py")
     command("mine/task --run")
 
