@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -111,7 +112,7 @@ def read_recording(path: Path) -> dict[str, Demonstrations]:
             return {name: _read_role(role, number, file) for number, (name, role) in enumerate(roles.items())}
     except FileNotFoundError as error:
         raise UserError(f"there is no file {path}") from error
-    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zlib.error) as error:
         raise UserError(f"{path} is not a recording, or is damaged ({' '.join(str(error).split())})") from error
 
 

@@ -38,7 +38,7 @@ def test_a_file_holds_what_was_recorded(recorded, tmp_path):
 
 
 class Scripted:
-    """An adapter of one lane that returns Steps in their order; row t has the observation t."""
+    """An adapter that returns Steps in their order; a row is for one lane, or has a list with a value for each."""
 
     def __init__(self, role, *rows):
         self.roles, self.rows = {"agent": role}, list(rows)
@@ -50,15 +50,17 @@ class Scripted:
         pass
 
     def receive(self):
-        number, first, bootstrap, reward, alive = self.rows.pop(0)
+        number, *values = self.rows.pop(0)
+        first, bootstrap, reward, alive = map(np.atleast_1d, values)
+        shape = len(first), *self.roles["agent"].obs_specs["obs"].shape
         return {
             "agent": Step(
-                lane=np.zeros(1, np.int64),
-                obs={"obs": np.full((1, *self.roles["agent"].obs_specs["obs"].shape), number, np.float32)},
-                first=np.array([first]),
-                is_bootstrap_row=np.array([bootstrap]),
-                reward=np.array([reward], np.float32),
-                alive=np.array([alive]),
+                lane=np.arange(len(first)),
+                obs={"obs": np.full(shape, number, np.float32)},
+                first=first,
+                is_bootstrap_row=bootstrap,
+                reward=reward.astype(np.float32),
+                alive=alive,
             )
         }
 
@@ -74,13 +76,28 @@ def test_rewards_and_ends_belong_to_the_action_before_them_and_running_episodes_
     ]
     recorder = DemonstrationRecorder(Scripted(role, *rows))
     recorder.reset(0)
+    n_episodes = []
     for action in range(len(rows) - 1):
         recorder.step({"agent": np.full((1, role.action_spec.size), action, np.float32)})
+        n_episodes.append(sum(len(each.episodes) for each in recorder.collect().values()))
+    assert n_episodes == [0, 1, 1, 2, 2, 2]  # a truncation needs no row after it
     one, two = recorder.collect()["agent"].episodes
     assert one.observations["obs"][:, 0].tolist() == [0, 1] and one.actions[:, 0].tolist() == [0, 1]
     assert one.rewards.tolist() == [1, 2] and one.terminated
     assert two.observations["obs"][:, 0].tolist() == [2, 3, 4]  # the last is the observation after a truncation
     assert two.actions[:, 0].tolist() == [2, 3] and two.rewards.tolist() == [3, 4] and not two.terminated
+
+
+def test_of_a_lane_as_many_episodes_are_kept_as_an_evaluation_counts(recorded):
+    role = replace(recorded["agent"].role, lanes=2)
+    rows = [(t, [True, t % 9 == 0], [False, False], [1, 1], [True, True]) for t in range(30)]  # of 1 and 9 steps
+    recorder = DemonstrationRecorder(Scripted(role, *rows))
+    recorder.reset(0)
+    for _ in rows[1:]:
+        recorder.step({"agent": np.zeros((2, role.action_spec.size), np.float32)})
+    (kept,) = recorder.collect({"agent": [0, 1, 0]}).values()
+    assert [len(episode.rewards) for episode in kept.episodes] == [1, 1, 9]
+    assert recorder.collect({"other": [0]}) == {}
 
 
 def damage(path, change) -> None:

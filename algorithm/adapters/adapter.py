@@ -216,6 +216,10 @@ class Adapter(ABC):
         """Return the Steps that follow the actions of `send`, the second half of `step`; raise what `step` raises."""
         return self.step(self._pending_actions)
 
+    def list_hidden_lanes(self) -> Mapping[str, Collection[int]]:
+        """Return the lanes of each role for which opponents acted in the last tick; they learn in later episodes."""
+        return {}
+
     def find_goal_rewards(self) -> Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]] | None:
         """Return a function of achieved and desired goals [n, ...] -> rewards [n] and terminations [n] bool.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -103,6 +103,7 @@ class SelfPlay(AdapterWrapper):
         self._presented: dict[str, np.ndarray] = {}  # {role: rows of its last Step that are presented}
         self._decided: dict[str, dict[int, np.ndarray]] = {}  # {role: {row: action of an opponent}}
         self._n_executed = 0  # presented rows whose actions are executed
+        self._hidden: dict[str, set[int]] = {}  # lanes of each role for which opponents have decided
 
     def reset(self, seed: int) -> dict[str, Step]:
         self._opponents.reset(seed)
@@ -118,6 +119,9 @@ class SelfPlay(AdapterWrapper):
 
     def receive(self) -> dict[str, Step]:
         return self._present_next(self._inner.receive())
+
+    def list_hidden_lanes(self) -> Mapping[str, Collection[int]]:
+        return self._hidden
 
     def _own_state(self) -> dict[str, Any]:
         return {
@@ -159,6 +163,7 @@ class SelfPlay(AdapterWrapper):
 
     def _present_next(self, steps: dict[str, Step]) -> dict[str, Step]:
         """Return the rows of learning lanes; execute the decisions of opponents until there are any."""
+        self._hidden = {}
         presented = self._present(steps)
         while not presented and any(self._decided.values()):
             self._inner.send(self._merge({}))
@@ -218,6 +223,7 @@ class SelfPlay(AdapterWrapper):
         """Let the opponents of `rows` decide, [n] bool."""
         lanes, decided = self._lanes[role], self._decided.setdefault(role, {})
         opponents = lanes.opponent[step.lane]
+        self._hidden.setdefault(role, set()).update(step.lane[rows].tolist())
         for opponent in dict.fromkeys(opponents[rows].tolist()):
             chosen = rows & (opponents == opponent)
             part = step.take(chosen)

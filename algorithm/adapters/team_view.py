@@ -38,6 +38,11 @@ class TeamView(RoleWrapper):
         self._members: dict[str, _Members] = {}
         super().__init__(inner)
 
+    def reset(self, seed: int) -> dict[str, Step]:
+        for members in self._members.values():
+            members.active[:] = False
+        return super().reset(seed)
+
     def send(self, actions: Mapping[str, np.ndarray]) -> None:
         for role, action in actions.items():
             self._members[role].record_actions(self._active_lanes[role], action)
@@ -102,6 +107,9 @@ class _Members:
         if step.group is None:
             raise UserError(f"algorithm POCA needs teams: the agents of {self.name} have no groups in this simulator")
         lane, is_last = step.lane, step.is_bootstrap_row
+        # A member that begins another episode in the tick in which one leaves: the episode of the team has ended.
+        restarts = np.zeros_like(self.active)
+        restarts[lane] = step.first & self.active[lane]
         for key, value in self.obs.items():
             value[lane] = step.obs[key]
         self.group[lane], self.active[lane] = step.group, ~is_last | step.alive  # those of a truncation are present
@@ -115,7 +123,7 @@ class _Members:
             seen[row, : len(others)] = others
         self.seen[lane], self.active[lane] = seen, ~is_last
         is_present = seen >= 0
-        has_left = is_last & ~step.alive & is_present.any(1)
+        has_left = is_last & ~step.alive & (is_present & ~restarts[seen.clip(0)]).any(1)
         obs = {f"{TEAM}{key}": value[seen.clip(0)] for key, value in self.obs.items()}
         for value in obs.values():
             value[~is_present] = 0

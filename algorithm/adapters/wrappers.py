@@ -56,6 +56,9 @@ class AdapterWrapper(Adapter):
     def statistics(self) -> dict[str, float]:
         return self._inner.statistics()
 
+    def list_hidden_lanes(self) -> Mapping[str, Collection[int]]:
+        return self._inner.list_hidden_lanes()
+
     def find_goal_rewards(self) -> Any:
         return self._inner.find_goal_rewards()
 

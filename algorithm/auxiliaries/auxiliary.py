@@ -108,6 +108,9 @@ class SequenceSource(Protocol):
     def sample(self, batch: int, number: int) -> Rollout:
         """Return the `number`-th batch of sequences, the same for the same number."""
 
+    def make_rollout(self) -> Rollout:
+        """Return all rows as one column."""
+
     def read_rows(self, rows: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Return observations {name: [n, ...]} and raw actions [n, size] of rows [n]."""
 
@@ -189,6 +192,10 @@ class Auxiliary(ABC):
 
     def pretraining_loss(self, number: int, device: torch.device) -> Tensor:
         """Return the loss of one of `pretraining_updates` updates, whose numbers start at 0."""
+        raise NotImplementedError(f"{type(self).__name__} has no pretraining")
+
+    def make_pretraining_rollout(self) -> Rollout:
+        """Return all rows that `pretraining_loss` learns from, in numpy."""
         raise NotImplementedError(f"{type(self).__name__} has no pretraining")
 
     def observe(self, rollout: Rollout) -> None:

@@ -51,6 +51,9 @@ class BehaviorCloning(Auxiliary):
         """Return the loss of the `number`-th update before the run, with weight 1."""
         return self.compute_log_loss(self._sample(-number, device))
 
+    def make_pretraining_rollout(self) -> Rollout:
+        return self.replay.make_rollout()
+
     def compute_log_loss(self, batch: Rollout) -> Tensor:
         """Return the mean of -log pi of the actions in valid rows."""
         rows = batch.drop_burn_in()

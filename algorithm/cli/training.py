@@ -135,7 +135,7 @@ def _train_side_by_side(
     options: argparse.Namespace, output: Output, planned: Sequence[tuple[str, Settings]], records: list[dict]
 ) -> None:
     """Train runs, `--jobs` at a time. Raises MemberFailed if one has failed, after all others have ended."""
-    from algorithm.parts.make_env import check_several_processes
+    from algorithm.parts.make_env import check_several_runs
     from algorithm.population.member_fleet import MemberFleet
     from algorithm.population.members import MemberFailed, Members
     from algorithm.runs.lineage import LineageRow
@@ -143,7 +143,7 @@ def _train_side_by_side(
     from algorithm.runs.run_requests import make_run_folder
 
     settings, request = planned[0][1], make_request(options)
-    check_several_processes(settings.base, "--jobs", "train one run after another")
+    check_several_runs(settings.base, "--jobs", "train one run after another")
     if settings.base.is_on_cluster:
         raise UserError("--jobs is for runs of one machine, not for runtime CLUSTER: train one run after another")
     settings = replace(settings, population=settings.population.model_copy(update={"processes": options.jobs}))

@@ -203,27 +203,44 @@ def _convert(tree: Tree, layers: list[Layer]) -> Settings:
     agent = read_dataclass(agent_settings, tree.get(section, {}), section, layers)
     for setting, name in [("env_type", base.env_type), ("runtime", base.runtime)]:
         check_name(setting, name)
-    for name, value in vars(agent).items():
-        if base.max_step is None and name.endswith("_schedule") and value != "constant":
-            raise UserError(
-                f"{section}.{name}: {value} needs base_config.max_step, which is not set; set it, or use constant"
-            )
+    auxiliaries = {name: _read_auxiliary(name, values, layers) for name, values in tree["auxiliaries"].items()}
+    if base.max_step is None:
+        _check_without_end(section, agent, auxiliaries)
     reset = read_parameters(tree["reset_config"], base.max_step)
-    if not records["opponent"].opponents:
-        for name, value in reset.items():
-            if isinstance(value, tuple) and any(lesson.measure == "elo" for lesson in value):
-                raise UserError(f"reset_config.{name}: the measure elo needs opponents: set opponent_config.opponents")
+    _check_opponents(records["opponent"], reset)
     if len(tree["explorer"]) > 1:
         raise UserError(f"explorer: at most one, not {', '.join(tree['explorer'])}")
     return Settings(
         **records,
         agent=agent,
         nn=tree["nn_config"],
-        auxiliaries={name: _read_auxiliary(name, values, layers) for name, values in tree["auxiliaries"].items()},
+        auxiliaries=auxiliaries,
         explorer=tree["explorer"],
         reset=reset,
         tree=tree,
     )
+
+
+def _check_without_end(section: str, agent: Any, auxiliaries: Mapping[str, Any]) -> None:
+    """Raise UserError for a setting that needs the length of the run, which is not set."""
+    for name, value in vars(agent).items():
+        if name.endswith("_schedule") and value != "constant":
+            raise UserError(
+                f"{section}.{name}: {value} needs base_config.max_step, which is not set; set it, or use constant"
+            )
+    for name, own in auxiliaries.items():
+        if getattr(own, "end", None) is not None:
+            raise UserError(f"auxiliaries.{name}.end is a part of base_config.max_step, which is not set; set it")
+
+
+def _check_opponents(config: OpponentConfig, reset: Mapping[str, Any]) -> None:
+    """Raise UserError for a setting that needs other opponents."""
+    if not config.opponents:
+        for name, value in reset.items():
+            if isinstance(value, tuple) and any(lesson.measure == "elo" for lesson in value):
+                raise UserError(f"reset_config.{name}: the measure elo needs opponents: set opponent_config.opponents")
+    elif config.evaluation_opponent == "past" and "past" not in config.opponents:
+        raise UserError("opponent_config.evaluation_opponent: past needs past among opponent_config.opponents")
 
 
 def _normalize_spellings(cls: type, values: Tree) -> Tree:

@@ -136,7 +136,7 @@ class Environments:
         name: str | Callable[..., Any] = ""
         if self.adapter_class.needs_name:
             name = self._folder.make_env or load_environment(self._folder.path, base.env_name)
-        config = replace(self.config, name=name, log_folder=self._folder.path, **fields)
+        config = replace(self.config, name=name, log_folder=self._folder.log_folder, **fields)
         make_adapter: Callable[[EnvConfig], Adapter] = find_class("env_type", base.env_type)
         make: Callable[[], Adapter] = partial(make_adapter, config)
         if n_groups > 1:
@@ -180,6 +180,19 @@ def check_several_processes(base: BaseConfig, user: str, instead: str) -> None:
     adapter_class: type[Adapter] = find_class("env_type", base.env_type)
     if obstacle := adapter_class.find_evaluation_obstacle(make_env_config(base)):
         raise UserError(f"{user} opens environments in several processes, but {obstacle}: {instead}")
+
+
+def check_several_runs(base: BaseConfig, user: str, instead: str) -> None:
+    """Raise UserError if only one run at a time can open its environments; see `check_several_processes`."""
+    check_several_processes(base, user, instead)
+    config = make_env_config(base)
+    for name in ("base_port", "log_folder"):
+        if config.section.get(name) is not None:
+            section = find_class("env_type", base.env_type).section
+            raise UserError(
+                f"{user} trains several runs, whose programs would all have base_config.{section}.{name}: set it to "
+                f"null, or {instead}"
+            )
 
 
 def check_supported(settings: Settings) -> None:

@@ -83,7 +83,7 @@ class RunFolder:
 
     def __init__(self, path: Path, nn_from: Path | None = None):
         self.given_path = path
-        self.path = path.absolute()
+        self.path = self.log_folder = path.absolute()  # log files of programs may be in another folder
         self.config_file = self.path / CONFIG_FILE  # the run's settings
         self.nn_from = (nn_from or path).absolute()
         self._runs = RUNS.absolute()

@@ -278,7 +278,7 @@ class MemberFleet:
             MemberFailed: services end before they can train a member.
             UserError: a setting does not fit the members, or no service starts in time.
         """
-        waiting, deadline = list(tasks), time.monotonic() + self.start_timeout
+        waiting = list(tasks)
         self.supervisor.ensure(min(self.count, len(tasks)))
         try:
             while waiting or self._work:
@@ -287,9 +287,10 @@ class MemberFleet:
                 late = [service for service, work in self._work.items() if work.deadline <= time.monotonic()]
                 lost = ServiceLost(f"has not ended its interval within {self.timeout:g} s (population_config.timeout)")
                 yield from [*results, *(each for service in late for each in self._receive(service, lost))]
-                if not self.supervisor.n_open and time.monotonic() > deadline:
+                now, limit = time.monotonic(), self.start_timeout
+                if not self.supervisor.n_open and all(now - each.since > limit for each in self.supervisor.services):
                     raise UserError(
-                        f"no member has started within {self.start_timeout:g} s (cluster_config.start_timeout); there "
+                        f"no member has started within {limit:g} s (cluster_config.start_timeout); there "
                         "may be no free CPUs or GPUs in the cluster (population_config.cpus_per_member)"
                     )
         finally:

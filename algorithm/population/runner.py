@@ -18,7 +18,7 @@ from algorithm.config.yaml_layers import format_yaml, read_yaml
 from algorithm.errors import UserError
 from algorithm.parts.env_folder import RUNS, check_format, check_origin, get_run_group, write_origin
 from algorithm.parts.lock import check_links
-from algorithm.parts.make_env import check_several_processes
+from algorithm.parts.make_env import check_several_runs
 from algorithm.parts.run_folder import RunFolder, find_environment_folder, list_changes
 from algorithm.population.exchange import DrawWeights, Log, plan_copies, rank_members, transfer_checkpoints
 from algorithm.population.member_fleet import MemberFleet
@@ -89,7 +89,8 @@ def resume_population(request: RunRequest, name: str, log: Log) -> Iterator[tupl
     check_effects(settings, given)
     folder = _locate(request, name, settings)
     with folder.lock:
-        check_links(path)
+        for each in (path, *(member.path for member in folder.members if member.path.is_dir())):
+            check_links(each)
         for line in list_changes(recorded, settings):
             log(line)
         replace_text(path / SETTINGS_FILE, format_yaml(settings.tree))
@@ -106,7 +107,7 @@ def _locate(request: RunRequest, name: str, settings: Settings) -> PopulationFol
         raise UserError("--use-env-nn is for single runs: the members of a population keep their copies of nn.py")
     if settings.base.max_iter is not None:
         raise UserError("base_config.max_iter is not for a population, whose intervals are env steps: use max_step")
-    check_several_processes(settings.base, "a population", "train a single run")
+    check_several_runs(settings.base, "a population", "train a single run")
     assert settings.population.size is not None
     return PopulationFolder(RUNS / get_run_group(request.env) / name, settings.population.size)
 

@@ -9,6 +9,7 @@ import logging
 import os
 import pickle
 import sys
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor
@@ -276,6 +277,7 @@ def _serve(connection: Connection, inherited: tuple[Any, ...]) -> None:
     if hasattr(os, "setsid"):  # signals of the terminal reach the main process only
         os.setsid()
     end_with_parent()
+    code = 1
     try:
         make, numbers = connection.recv()
         service = ServiceProcess(make, *inherited, *numbers)
@@ -284,6 +286,8 @@ def _serve(connection: Connection, inherited: tuple[Any, ...]) -> None:
             method, arguments = connection.recv()
             connection.send(service.call(method, *arguments))
     except (EOFError, OSError):  # the main process has ended
-        pass
+        code = 0
+    except Exception:  # a message cannot be read or written, or the service cannot be made
+        traceback.print_exc()
     finally:
-        os._exit(0)
+        os._exit(code)

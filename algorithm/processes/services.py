@@ -74,7 +74,10 @@ class RunTask:
         """Write the files to a folder that is removed with this process. Return it as a run folder."""
         path = make_temporary_folder("samara-actor-")
         unpack_folder(self.code, Manifest(path))
-        return self.open_folder(path)
+        folder = self.open_folder(path)
+        if self.paths[0].is_dir():  # on the machine of the main process
+            folder.log_folder = self.paths[0]
+        return folder
 
     def open_folder(self, *paths: Path) -> RunFolder:
         """Return a run folder, by default the one on the machine of the main process."""

@@ -343,9 +343,8 @@ class WorkersFleet(Fleet):
             )
 
     def open(self, evaluates: bool) -> None:
-        base, self._memory = self.settings.base, SharedMemory(self.settings.base.n_workers)
-        self._host = ProcessHost()
-        task = RunTask.pack(self.settings, self.folder, self.counters.env_steps)
+        task, base = RunTask.pack(self.settings, self.folder, self.counters.env_steps), self.settings.base
+        self._memory, self._host = SharedMemory(base.n_workers), ProcessHost()
         self._supervisor = Supervisor(
             self._host,
             ServiceSpec(kind="Worker", make=partial(start_service, WorkerService, task), inherited=(self._memory,)),
@@ -410,11 +409,13 @@ class WorkersFleet(Fleet):
     def close(self) -> None:
         if self._host is None:
             return
-        for service in self._supervisor.services:
-            self._supervisor.call(service, "close")
-        list(self._supervisor.gather(STOP_SECONDS))
-        self._host.close()
-        self._memory.close()
+        try:
+            for service in self._supervisor.services:
+                self._supervisor.call(service, "close")
+            list(self._supervisor.gather(STOP_SECONDS))
+        finally:
+            self._host.close()
+            self._memory.close()
 
     def advance(self, signals: DeferredSignals) -> bool:
         """Let the workers run until something is due, and do it."""

@@ -85,9 +85,9 @@ class DemonstrationReplay:
             replay.add(self.make_rollout(start, start + chunk))
         return replay
 
-    def make_rollout(self, start: int, end: int) -> Rollout:
-        """Return some rows as one column."""
-        source = self.demonstrations
+    def make_rollout(self, start: int = 0, end: int | None = None) -> Rollout:
+        """Return the rows from `start` to `end`, by default all, as one column."""
+        source, end = self.demonstrations, len(self) if end is None else end
         column, one = slice(start, end), np.ones(1, np.float32)
         after = np.arange(start, end + 1).clip(max=len(source) - 1)
         return Rollout(

@@ -99,7 +99,8 @@ def play(
                 return Evaluator(adapter, partial(get_agent, adapter), greedy).play(episodes, seed, show_episodes)
             recorder = DemonstrationRecorder(adapter)
             results = Evaluator(recorder, partial(get_agent, adapter), greedy).play(episodes, seed, show_episodes)
-            save_recording(record, recorder.collect(), log)
+            counted = {name: result.lanes for name, result in results.items()}
+            save_recording(record, recorder.collect(counted), log)
             return results
 
     if video:

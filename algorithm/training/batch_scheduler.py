@@ -62,18 +62,22 @@ class DemonstrationShare:
 
     Attributes:
         replay: the demonstrations.
-        share: the share of the sequences of a batch, rounded; None: in proportion to the steps of both replays.
+        share: the mean share of the sequences of a batch; None: in proportion to the steps of both replays.
         batches: the number of batches that were drawn.
+        remainder: the fraction of a sequence that was left over.
     """
 
     replay: DemonstrationReplay
     share: float | None
     batches: int = 0
+    remainder: float = 0.0
 
     def sample(self, batch: int, replay: Replay) -> Rollout | None:
         """Return the part of a batch of this size that is not from `replay`, which has at least one sequence of it."""
         share = len(self.replay) / (len(self.replay) + replay.rows) if self.share is None else self.share
-        count = min(round(share * batch), batch - 1)
+        self.remainder += share * batch
+        count = min(int(self.remainder), batch - 1)
+        self.remainder = min(self.remainder - count, 1.0)
         if not count:
             return None
         self.batches += 1
@@ -129,13 +133,17 @@ class ReplayScheduler(BatchScheduler):
         return {name: torch.tensor(value, dtype=torch.float32) for name, value in values.items()}
 
     def state(self) -> dict[str, float]:
-        counted = {"demonstration_batches": self.demonstrations.batches} if self.demonstrations else {}
-        return {"remainder": self.remainder, **counted}
+        state = {"remainder": self.remainder}
+        if self.demonstrations:
+            state["demonstration_batches"] = self.demonstrations.batches
+            state["demonstration_remainder"] = self.demonstrations.remainder
+        return state
 
     def restore(self, state: Mapping[str, float]) -> None:
         self.remainder = state["remainder"]
         if self.demonstrations:
             self.demonstrations.batches = int(state.get("demonstration_batches", 0))
+            self.demonstrations.remainder = state.get("demonstration_remainder", 0.0)
 
     def _draw_batch_count(self, rows: int) -> int:
         """Draw the number of replayed batches after a rollout with this number of rows.

@@ -119,6 +119,16 @@ class Evaluator:
         """
         rng = np.random.default_rng(seed)
         counters: dict[str, _EpisodeCounter] = {}
+
+        def get_counter(role: str) -> _EpisodeCounter:
+            spec = self.adapter.roles[role]
+            if role not in counters:
+                agent = stack.enter_context(_isolate_agent(self.get_agent(role), rng))
+                counters[role] = _EpisodeCounter(role, agent, spec, episodes, self.greedy)
+            if spec.lanes > len(counters[role].finished):
+                counters[role].grow(spec)
+            return counters[role]
+
         tick = 0
         with ExitStack() as stack:
             steps = self.adapter.reset(seed)
@@ -126,16 +136,11 @@ class Evaluator:
                 counter.is_waiting(tick) for counter in counters.values()
             ):
                 tick += bool(steps)
-                actions = {}
-                for role, step in steps.items():
-                    if role not in counters:
-                        agent = stack.enter_context(_isolate_agent(self.get_agent(role), rng))
-                        counters[role] = _EpisodeCounter(role, agent, self.adapter.roles[role], episodes, self.greedy)
-                    if self.adapter.roles[role].lanes > len(counters[role].finished):
-                        counters[role].grow(self.adapter.roles[role])
-                    actions[role] = counters[role].act(step, tick)
+                actions = {role: get_counter(role).act(step, tick) for role, step in steps.items()}
                 self.before_tick()
                 steps = self.adapter.step(actions)
+                for role, lanes in self.adapter.list_hidden_lanes().items():  # which play in later episodes
+                    get_counter(role).last_ticks[[*lanes]] = tick
                 if show:
                     planned = sum(int(counter.quota.sum()) for counter in counters.values())
                     show(sum(map(_EpisodeCounter.count, counters.values())), planned, tick)

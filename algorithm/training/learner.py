@@ -180,6 +180,8 @@ class Learner:
         """
         loss = first_loss = torch.zeros(())
         self._idle_groups = self.parameters.group_slices.keys() - auxiliary.agent_groups
+        if self._agent_observes:  # otherwise the first rollout would change the inputs of the trained policy
+            self.agent.observe(auxiliary.make_pretraining_rollout())
         for number in range(auxiliary.pretraining_updates):
             loss = auxiliary.pretraining_loss(number, self.device)
             first_loss = first_loss if number else loss.detach()

@@ -8,9 +8,10 @@ import pytest
 from algorithm.adapters.self_play import Opponents, SelfPlay
 from algorithm.adapters.wrappers import SharedAgents
 from algorithm.errors import UserError
+from algorithm.training.evaluator import Evaluator
 from tests.adapters.configs import config
 from tests.adapters.contract import make_contract
-from tests.doubles import Row, ScriptedAdapter, make_step
+from tests.doubles import ParityAgent, Row, ScriptedAdapter, make_step
 from tests.fakes import Pair
 
 
@@ -155,6 +156,14 @@ def test_teams_that_share_an_agent_are_lanes_of_it():
     for _ in range(6):
         steps = act(adapter, steps)
     assert steps["left"].lane.tolist() == [2, 3] and opponents.acts[-1][2] == [0, 1]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_an_evaluation_plays_the_episodes_of_every_team(shared):
+    pair = Pair(config("", 4))  # whose games end at the same time
+    adapter = SelfPlay(SharedAgents(pair, {"right": "left"}, {}) if shared else pair, Scripted())
+    results = Evaluator(adapter, lambda role: ParityAgent(rollout_length=1), greedy=True).play(4, seed=0)
+    assert {team: len(result.returns) for team, result in results.items()} == {"left": 4, "right": 4}
 
 
 def test_one_team_is_an_error():

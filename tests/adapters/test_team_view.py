@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from algorithm.adapters.team_view import TeamView
+from algorithm.adapters.team_view import TeamView, _Members
 from algorithm.adapters.wrappers import SharedAgents
 from algorithm.errors import UserError
+from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.adapters.configs import config
 from tests.adapters.contract import make_contract
+from tests.doubles import Row, make_step
 from tests.fakes import Pair, Skipping
 
 pytest.importorskip("pettingzoo")
@@ -89,6 +93,31 @@ def test_a_termination_of_the_whole_team_remains_one():
         steps = act(adapter, steps, 0)
     assert steps["bee"].is_bootstrap_row.all() and not steps["bee"].alive.any()
     np.testing.assert_array_equal(steps["bee"].obs["team/present"], [[1, 0, 0]] * 2)
+
+
+def test_a_reset_ends_the_episodes_of_all_members():
+    adapter = team_of({"ant": 9, "bee": 6, "late": 6, "how": "none"})
+    steps = adapter.reset(0)
+    for _ in range(4):
+        steps = act(adapter, steps, 0)
+    assert steps["bee"].obs["team/present"][0].tolist() == [1, 1, 0]
+    assert adapter.reset(1)["bee"].obs["team/present"].tolist() == [[1, 0, 0]]  # `late` has not joined yet
+
+
+def test_a_team_has_ended_although_a_member_begins_again_in_the_same_tick():
+    members = _Members("r", Role(2, {"obs": ObsSpec((1,))}, ActionSpec(branches=(2,))), 2)
+    members.grow(2)
+
+    def see(*rows: Row) -> list[bool]:
+        step = members(replace(make_step(*rows), group=np.zeros(len(rows), np.int64)))
+        members.record_actions(step.lane, np.zeros((len(rows), 1), np.float32))
+        return step.alive.tolist()
+
+    see(Row(0, obs=1, first=True), Row(1, obs=1, first=True))
+    last = {"is_bootstrap_row": True, "alive": False}
+    assert see(Row(0, obs=5, first=True, alive=False), Row(1, obs=2, **last)) == [False, False]
+    see(Row(1, obs=1, first=True))
+    assert see(Row(0, obs=3, **last), Row(1, obs=4)) == [True, True]  # the team continues without it
 
 
 def test_the_teams_of_environments_are_separate():

@@ -30,8 +30,8 @@ PLAIN = Blueprint({"*": Vector()}, body=Mlp(16))
 RECURRENT = Blueprint({"*": FrameStack(2, Vector())}, body=Mlp(16), memory=Gru(8))
 
 
-def make_player(role, rows: int = 200, seed: int = 0) -> Demonstrations:
-    """Return episodes of a player whose actions follow from the signs of its observation."""
+def make_player(role, rows: int = 200, seed: int = 0, offset: float = 0.0) -> Demonstrations:
+    """Return episodes of a player whose actions follow from the signs of its observation, less `offset`."""
     rng, spec = np.random.default_rng(seed), role.action_spec
     obs = rng.normal(size=(rows, 3)).astype(np.float32)
     columns = [0.6 * np.sign(obs[:, i : i + 1]) for i in range(spec.continuous)]
@@ -39,7 +39,7 @@ def make_player(role, rows: int = 200, seed: int = 0) -> Demonstrations:
     mask = {ACTION_MASK: np.ones((rows, sum(spec.branches)), np.uint8)} if ACTION_MASK in role.obs_specs else {}
     return Demonstrations(
         role=replace(role, lanes=1),
-        obs={"obs": obs, **mask},
+        obs={"obs": obs + np.float32(offset), **mask},
         action=np.concatenate(columns, -1).astype(np.float32),
         reward=np.zeros(rows, np.float32),
         alive=np.arange(1, rows + 1) % 20 != 0,
@@ -48,10 +48,12 @@ def make_player(role, rows: int = 200, seed: int = 0) -> Demonstrations:
     )
 
 
-def make_learner(auxiliary, agent_name: str, spec: ActionSpec, blueprint=PLAIN, masked=False, **changes) -> Learner:
+def make_learner(
+    auxiliary, agent_name: str, spec: ActionSpec, blueprint=PLAIN, masked=False, player=make_player, **changes
+) -> Learner:
     role = make_role(spec=spec, masked=masked and bool(spec.branches))
     agent = AGENTS[agent_name](role, blueprint, **changes)
-    auxiliary.open_demonstrations = partial(make_replay, make_player(role), agent, 7)
+    auxiliary.open_demonstrations = partial(make_replay, player(role), agent, 7)
     return Learner(agent, role, {"it": auxiliary}, None)
 
 
@@ -78,6 +80,16 @@ def test_pretraining_clones_every_kind_of_policy(agent_name, kind):
     for target in learner.agent.target_networks.values():
         torch.testing.assert_close(target.vector, target.source_vector)
     assert learner.updates == 0
+
+
+def test_pretraining_normalizes_observations_as_the_run_does():
+    spec, blueprint = KINDS["branch"], Blueprint({"*": Vector(normalize=True)}, body=Mlp(16))
+    cloning = BehaviorCloning(BehaviorCloning.Settings(pretraining_updates=600, batch_size=32))
+    learner = make_learner(cloning, "ppo", spec, blueprint, player=partial(make_player, offset=100), learning_rate=3e-3)
+    learner.pretrain(cloning)
+    player = make_player(make_role(spec=spec), seed=1, offset=100)
+    learner.agent.observe(make_replay(player, learner.agent, 0).make_rollout())  # the first rollout of the run
+    assert (choose(learner, player.obs["obs"]) != player.action).mean() < 0.15
 
 
 @pytest.mark.parametrize("agent_name", AGENTS)

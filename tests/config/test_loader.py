@@ -97,6 +97,7 @@ acer_config.reward_normalization=true | reward_normalization is True; input shou
 acer_config.reward_normalization=false | reward_normalization is False; input should be 'return_std'
 acer_config.reward_normalization=max | reward_normalization is 'max'; input should be 'return_std'
 acer_config.learning_rate_schedule=linear base_config.max_step=null | linear needs base_config.max_step, which is not
+auxiliaries.behavior_cloning.end=0.5 base_config.max_step=null | end is a part of base_config.max_step, which is not set
 tune.seeds=0 | --set: tune.seeds is 0;
 tune.objective=loss | --set: tune.objective is 'loss';
 tune.space=3 | --set: tune.space is 3;

@@ -15,7 +15,7 @@ from algorithm.errors import UserError
 from algorithm.parts.demonstrations import check_role, select_demonstrations
 from algorithm.parts.run_folder import RunFolder
 from algorithm.runs.build import train
-from algorithm.specs import ACTION_MASK, ActionSpec
+from algorithm.specs import ACTION_MASK, TEAM_PRESENT, ActionSpec, ObsSpec
 from tests.auxiliaries.test_demonstrations import make_player
 from tests.builders import make_role
 from tests.checkpointing.test_resume import RUNS, assert_equal, new_run, train_run
@@ -83,6 +83,11 @@ def test_other_spaces_are_one_line(role, message):
     with pytest.raises(UserError, match=message) as error:
         check_role("a.npz", make_player(make_role()), role)
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_observations_of_a_team_are_not_a_part_of_demonstrations():
+    role = make_role()
+    check_role("a.npz", make_player(role), replace(role, obs_specs={**role.obs_specs, TEAM_PRESENT: ObsSpec((3,))}))
 
 
 def test_an_action_that_its_mask_forbids_is_one_line():

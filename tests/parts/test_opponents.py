@@ -167,6 +167,8 @@ def test_opponents_that_cannot_play_are_an_error(tmp_path, config, base, message
 
 
 def test_settings_of_past_versions_and_the_measure_elo_need_opponents():
+    with pytest.raises(UserError, match="evaluation_opponent: past needs past among opponent_config.opponents"):
+        resolve([("test", {"opponent_config": {"opponents": ["latest"], "evaluation_opponent": "past"}})])
     with pytest.raises(UserError, match=r"reset_config.wall: the measure elo needs opponents"):
         lessons = [
             {

@@ -234,6 +234,17 @@ def test_a_run_in_the_editor_has_one_process(task, arguments, user, capsys):
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize("arguments", ["--population 2", "--repeat 2 --jobs 2"])
+@pytest.mark.parametrize("setting", ["base_port=5005", "log_folder=logs"])
+def test_programs_of_several_runs_have_neither_the_same_port_nor_the_same_files(task, arguments, setting, capsys):
+    (task / "config.yaml").write_text(
+        f"default: {{base_config: {{env_type: UNITY, unity_args: {{build_path: a, {setting.replace('=', ': ')}}}}}}}\n"
+    )
+    name, _, _ = setting.partition("=")
+    refuse(arguments, f"trains several runs, whose programs would all have base_config.unity_args.{name}", capsys)
+    assert not Path("runs").exists()
+
+
 def test_a_resumed_population_keeps_its_code_and_its_spaces(capsys):
     train_new(train=train_quickly, base_config={"max_step": 60})
     capsys.readouterr()
@@ -243,6 +254,15 @@ def test_a_resumed_population_keeps_its_code_and_its_spaces(capsys):
         ("--set population_config.interval=8", "population_config.interval: 60 -> 8 is not possible with --resume"),
     ):
         refuse(f"-n pop --resume {arguments}", message, capsys)
+
+
+def test_a_link_in_the_folder_of_a_member_is_not_followed(capsys, tmp_path):
+    train_new(train=train_quickly, base_config={"max_step": 60})
+    checkpoints = Path("runs/mine/task/pop-2/checkpoints")
+    checkpoints.rename(tmp_path / "elsewhere")
+    checkpoints.symlink_to(tmp_path / "elsewhere")
+    capsys.readouterr()
+    refuse("-n pop --resume", "pop-2/checkpoints is a link to", capsys)
 
 
 def test_names_that_are_taken(capsys):

@@ -160,6 +160,23 @@ def test_a_service_that_ends_is_lost_and_so_are_its_calls(host):
     host.kill(handle)
 
 
+class Unreadable:
+    def __reduce__(self):
+        return unpickle, ()
+
+
+def unpickle():
+    raise ValueError("cannot be read")
+
+
+def test_a_message_that_cannot_be_read_is_reported(capfd):
+    with closing(ProcessHost()) as host:
+        handle = host.start(SPEC)
+        with pytest.raises(ServiceLost, match="exit code 1"):
+            receive(host, host.call(handle, "record", Unreadable()))
+    assert "ValueError: cannot be read" in capfd.readouterr().err
+
+
 def test_a_killed_process_is_lost(host):
     handle = host.start(SPEC)
     process, _ = receive(host, host.call(handle, "get_process"))

@@ -13,7 +13,7 @@ import json
 import re
 import socket
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from math import prod
 from pathlib import Path
@@ -56,6 +56,7 @@ class GodotClient(SceneClient):
         time_limit: int | None = None,
         ignored: Collection[str] = (),
         log: Path | None = None,
+        on_listening: Callable[[], object] = lambda: None,
     ):
         """Start a scene, or wait for the editor, and exchange the first messages.
 
@@ -68,6 +69,7 @@ class GodotClient(SceneClient):
             time_limit: Steps after which the end of an episode was a truncation, if the scene does not say it.
             ignored: Names of observations to leave out.
             log: File for what the scene prints, whose last lines are quoted in errors.
+            on_listening: Called when the scene can connect.
 
         Raises:
             EnvironmentStartError: If the scene does not start, or has spaces that are not supported.
@@ -81,6 +83,7 @@ class GodotClient(SceneClient):
             raise make_port_error(port)
         self._listener = socket.create_server((LOOPBACK, port))
         self.port: int = self._listener.getsockname()[1]
+        on_listening()
         with self.convert_start_errors():
             if program:
                 command = [str(program.absolute()), *arguments, f"--port={self.port}"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -68,12 +68,15 @@ class GodotLaunchConfig(LaunchConfig):
         speed = {"speedup": 1 if config.render_mode else args["speedup"], "action_repeat": args["action_repeat"]}
         self._named_arguments = {**speed, **config.args}
 
-    def open(self, number: int, seed: int, parameters: Mapping[str, Value]) -> SceneClient:
+    def open(
+        self, number: int, seed: int, parameters: Mapping[str, Value], on_listening: Callable[[], object]
+    ) -> SceneClient:
         from algorithm.adapters.godot.client import GodotClient  # for this process only
 
         return GodotClient(
             None if self.path is None else self.find_program(),
             port=self.get_port(number),
+            on_listening=on_listening,
             start_limit=None if self.path is None else self.timeout,
             limit=self.timeout,
             arguments=() if self.path is None else self.make_arguments(seed),

@@ -121,7 +121,6 @@ class SceneAdapter(Adapter):
         for scene in self._scenes:
             self._forget_agents(scene)
             scene.start(derive_seed(seed, scene.number), self._parameters.current)
-        self._request_play()
         ticks: dict[int, SceneTick] = {}
         while len(ticks) < len(self._scenes):
             for scene, message in self._receive_messages():
@@ -153,6 +152,8 @@ class SceneAdapter(Adapter):
         return {**self._statistics.take(), **lessons}
 
     def close(self) -> None:
+        for scene in self._scenes:
+            scene.disconnect()  # so that all of them end at the same time
         for scene in self._scenes:
             scene.close()
 
@@ -201,7 +202,6 @@ class SceneAdapter(Adapter):
         seconds = scene.schedule_restart(player_exited)
         if self.launch.path is None:
             LOG.warning(f"{player_exited.reason}; its episodes are truncated")
-            self._request_play()
             return
         self.restarts, self.last_error = self.restarts + 1, player_exited.reason
         which_env = f" (environment {scene.number} of {len(self._scenes)})" if len(self._scenes) > 1 else ""
@@ -212,11 +212,6 @@ class SceneAdapter(Adapter):
     def _forget_agents(self, scene: SceneProcess) -> None:
         for lanes in self._lanes.values():
             lanes[scene.number].forget_episodes()
-
-    def _request_play(self) -> None:
-        if self.launch.path is None:
-            engine, port = self.launch.engine, self.launch.get_port(0)
-            LOG.warning(f"Waiting for {engine} on port {port}: press Play in the editor{self.launch.editor_note}")
 
     def _make_steps(self, ticks: Mapping[int, SceneTick]) -> deque[dict[str, Step]]:
         """Return the final rows of lanes that await a decision again, if there are any, and then all other rows."""
@@ -362,7 +357,7 @@ class SceneProcess:
         """Return the next tick, or why the scene failed; None if the scene has time left to answer."""
         if self.pipe is None:
             return None
-        message: SceneTick | PlayerExited
+        message: SceneTick | PlayerExited | None
         try:
             if self.pipe.poll():
                 message = self.pipe.recv()
@@ -372,6 +367,8 @@ class SceneProcess:
                 message = PlayerExited(f"{self.launch.name} did not answer in {self.launch.timeout:g} seconds")
         except (EOFError, OSError):
             message = PlayerExited(f"the process of {self.launch.name} ended without a message")
+        if message is None and self.launch.path is None:
+            self._request_play()
         if isinstance(message, SceneTick):
             self.awaits_actions, self.is_stepping = True, False
             self._ticks += 1
@@ -389,12 +386,16 @@ class SceneProcess:
         self._due = time.monotonic() + seconds
         return seconds
 
-    def close(self) -> None:
-        """Close the scene and end its process. A second call does nothing."""
+    def disconnect(self) -> None:
+        """Close the pipe of the scene, whose process then ends its player and itself. A second call does nothing."""
         self.awaits_actions = self.is_stepping = False
         if self.pipe is not None:
-            self.pipe.close()  # the process then ends its player and itself
+            self.pipe.close()
             self.pipe = None
+
+    def close(self) -> None:
+        """Close the scene and end its process. A second call does nothing."""
+        self.disconnect()
         if self._process is not None:
             if self._ticks:
                 self._process.join(GRACE_SECONDS)
@@ -404,6 +405,10 @@ class SceneProcess:
                     self._process.join(GRACE_SECONDS)
             self._process.close()
             self._process = None
+
+    def _request_play(self) -> None:
+        engine, port = self.launch.engine, self.launch.get_port(0)
+        LOG.warning(f"Waiting for {engine} on port {port}: press Play in the editor{self.launch.editor_note}")
 
     def _is_due(self) -> bool:
         return self._due is not None and time.monotonic() >= self._due
@@ -415,15 +420,15 @@ class SceneProcess:
 def run_scene(pipe: Connection, launch: LaunchConfig, number: int, seed: int, parameters: Mapping[str, Value]) -> None:
     """Open a scene, in the process of the scene, and step it until the other end of `pipe` is closed.
 
-    Sends a SceneTick after the start and for each ({behavior: actions [n, size]}, changed parameters) that it receives,
-    or a PlayerExited if the scene fails, which ends the process.
+    Sends None when the player can connect, a SceneTick after the start and for each ({behavior: actions [n, size]},
+    changed parameters) that it receives, or a PlayerExited if the scene fails, which ends the process.
     """
     prepare_worker()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the player ends too
     end_with_parent()  # the watchdog then ends the player
     start_garbage_collection()
     try:
-        with launch.open(number, seed, parameters) as client:
+        with launch.open(number, seed, parameters, partial(pipe.send, None)) as client:
             pipe.send(client.reset())
             while True:
                 pipe.send(client.step(*pipe.recv()))

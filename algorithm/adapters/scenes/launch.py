@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -61,8 +61,13 @@ class LaunchConfig(ABC):
             )
 
     @abstractmethod
-    def open(self, number: int, seed: int, parameters: Mapping[str, Value]) -> SceneClient:
-        """Open scene `number`, in the process of the scene. Raises EnvironmentStartError if it does not start."""
+    def open(
+        self, number: int, seed: int, parameters: Mapping[str, Value], on_listening: Callable[[], object]
+    ) -> SceneClient:
+        """Open scene `number`, in the process of the scene, and call `on_listening` when the player can connect.
+
+        Raises EnvironmentStartError if it does not start.
+        """
 
     @abstractmethod
     def find_program(self) -> Path:

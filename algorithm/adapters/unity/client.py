@@ -56,6 +56,7 @@ class UnityClient(SceneClient):
         engine: Mapping[str, float] | None = None,
         parameters: Mapping[str, Value] | None = None,
         log: Path | None = None,
+        on_listening: Callable[[], object] = lambda: None,
     ):
         """Start a player, or wait for the editor, and exchange the first messages.
 
@@ -69,6 +70,7 @@ class UnityClient(SceneClient):
             engine: Settings of Unity's engine, by the names of ML-Agents' EngineConfigurationChannel.
             parameters: Environment parameters of the first episodes.
             log: The player's log file, whose last lines are quoted in errors.
+            on_listening: Called when the player can connect.
 
         Raises:
             EnvironmentStartError: If the scene does not start.
@@ -84,6 +86,7 @@ class UnityClient(SceneClient):
         self._batches: dict[str, tuple[Batch, Batch]] = {}  # of the last tick
         self._server = Server(port)
         self.port = self._server.port
+        on_listening()
         with self.convert_start_errors():
             if program:
                 command = [str(program.absolute()), "--mlagents-port", str(self.port), *arguments]

@@ -59,15 +59,16 @@ def _read_episodes(path: Path, behavior: Any, pairs: list[Any]) -> Demonstration
     agents = [pair.agent_info for pair in pairs]
     decoder = Decoder(behavior, agents[0])
     batch = decoder.read_batch(agents)
-    action = np.array([[*pair.action_info.continuous_actions, *pair.action_info.discrete_actions] for pair in pairs])
-    if action.shape != (len(pairs), decoder.role.action_spec.size):
+    actions = [[*pair.action_info.continuous_actions, *pair.action_info.discrete_actions] for pair in pairs]
+    if {len(action) for action in actions} != {decoder.role.action_spec.size}:
         raise UserError(f"{path} has actions that differ from those of its behavior {behavior.brain_name}")
+    action = np.array(actions)
     done = np.array([agent.done for agent in agents])
     n_rows = int(np.flatnonzero(done)[-1]) + 1 if done.any() else 0
-    if not n_rows:
-        raise UserError(f"{path} has no complete episode")
     is_last = done[:n_rows]  # the observation after the last action of an episode
     kept = ~is_last | batch.interrupted[:n_rows]
+    if is_last.all():  # also without any row
+        raise UserError(f"{path} has no complete episode")
     # The action, the reward and the end of the next message are the consequence of a row; a bootstrap row has none.
     after = np.minimum(np.arange(1, n_rows + 1), n_rows - 1)
     return Demonstrations(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -33,13 +33,16 @@ class UnityLaunchConfig(LaunchConfig):
         if config.render_mode:
             self.settings |= {"time_scale": 1.0, "capture_frame_rate": 0}
 
-    def open(self, number: int, seed: int, parameters: Mapping[str, Value]) -> SceneClient:
+    def open(
+        self, number: int, seed: int, parameters: Mapping[str, Value], on_listening: Callable[[], object]
+    ) -> SceneClient:
         from algorithm.adapters.unity.client import UnityClient  # ML-Agents' client, for this process only
 
         log_file = self.make_log_file(number)
         return UnityClient(
             None if self.path is None else self.find_program(),
             port=self.get_port(number),
+            on_listening=on_listening,
             start_limit=None if self.path is None else self.timeout,
             limit=self.timeout,
             arguments=self.make_arguments(log_file),
