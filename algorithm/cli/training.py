@@ -171,7 +171,8 @@ def _train_side_by_side(
             if folder.settle():
                 records.append({"run": folder.given_path.as_posix(), **read_record(folder.path, output.log)})
         if records:
-            output.save_note = f" Checkpoints saved; resume each with: {get_command()} {options.env} -n NAME --resume"
+            resume = _join_command(*get_command().split(), options.env, "-n", "NAME", "--resume")
+            output.save_note = f" Checkpoints saved; resume each with: {resume}"
     if failures:
         raise failures[0]
 
@@ -285,7 +286,7 @@ def _report_population(output: Output, env: str, folder: PopulationFolder) -> No
         shown.append((str(member), " ".join(parents), settings, str(row.interval), f"{row.env_steps:,}", mean))
     output.print_table(("member", "copies of", "settings"), ("interval", "env steps", "return"), shown)
     output.log(f"lineage:   {lineage}")
-    output.log(f"play best: {get_command()} {env} -n {run.path.name} --run")
+    output.log(f"play best: {_join_command(*get_command().split(), env, '-n', run.path.name, '--run')}")
 
 
 class PlayCommand(Command):

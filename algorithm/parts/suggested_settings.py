@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.util import find_spec as find_module
 from math import floor, log10
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 
 from algorithm.adapters.adapter import Adapter, EnvConfig, EnvironmentCrashed, SimulatorError, UnsupportedObservations
 from algorithm.adapters.gym_ids import find_spec
+from algorithm.adapters.spaces import OBS
 from algorithm.config.loader import Settings, is_auto, resolve
 from algorithm.config.registry import AGENTS, find_class, get_agent_section
 from algorithm.config.yaml_layers import (
@@ -192,7 +194,7 @@ class ProbeResult:
         play = self.play
         has_seen_enough = play.is_complete or play.episode_lengths
         made_difference = play.terminations or len(np.unique(play.rewards)) != 1
-        return not (self.given.get("explorer") or self.has_continuous or made_difference or not has_seen_enough)
+        return not ("explorer" in self.given or self.has_continuous or made_difference or not has_seen_enough)
 
 
 def choose_algorithm(result: ProbeResult) -> Iterator[Suggestion]:
@@ -221,10 +223,10 @@ def look_ahead(result: ProbeResult) -> Iterator[Suggestion]:
 
 def scale_rewards(result: ProbeResult) -> Iterator[Suggestion]:
     """Scale rewards so that returns have the size `SCALED_RETURN`; divide rare or unknown rewards by their returns."""
-    play = result.play
+    play, clip = result.play, result.settings.agent.reward_clip or np.inf
     if {"reward_scale", "reward_normalization"} & set(result.given_to_agent):
         return
-    n, sizes = len(play.rewards), np.abs(play.rewards[play.rewards != 0])
+    n, sizes = len(play.rewards), np.abs(play.rewards[play.rewards != 0]).clip(max=clip)
     if n and len(sizes) / n >= RARE_REWARDS:
         size = float(np.median(sizes))  # a mean would be the size of a few exceptional rewards, as at the end
         reason = f"rewards of about {_round(size, 2):g}; discounted returns of up to {SCALED_RETURN:g}"
@@ -268,7 +270,7 @@ def explore(result: ProbeResult) -> Iterator[Suggestion]:
         yield "explorer.action_repeat", [0.0, REPETITION], reason
         reason = "training episodes contain repeated actions, so that their returns are lower"
         yield EVALUATE_EVERY, result.evaluation_interval, reason
-    elif result.is_table and not result.given.get("explorer"):
+    elif result.is_table and "explorer" not in result.given:
         reason = (
             "a table knows nothing of actions that were not tried. The first environment has no random actions, the "
             "last one this fraction"
@@ -318,7 +320,8 @@ def adapt_sac(result: ProbeResult) -> Iterator[Suggestion]:
         return
     is_plain = result.has_network or bool(result.given.get("explorer"))
     for path, value, reason in read_recipe("sac_decaying" if is_plain else "sac_continuous"):
-        if settings.agent.use_auto_alpha or "alpha" not in path:
+        is_removed = path.startswith("explorer.") and "explorer" in result.given  # null: the user wants none
+        if not is_removed and (settings.agent.use_auto_alpha or "alpha" not in path):
             yield path, value, reason
     if not is_plain:
         yield "replay_config.capacity", min(max_step, MAX_CAPACITY), "all steps of the run, but at most a million"
@@ -344,9 +347,9 @@ RULES: Mapping[str, Sequence[Callable[[ProbeResult], Iterator[Suggestion]]]] = {
     "ACER": (limit_episodes, adapt_acer, look_ahead, scale_rewards, weigh_entropy, explore),
     "SAC": (limit_episodes, start_early, adapt_sac),
     "REACTOR": (limit_episodes, look_ahead, start_early),
-    "A2C": (limit_episodes, look_ahead, scale_rewards),
-    "PPO": (limit_episodes, look_ahead, scale_rewards),
-    "POCA": (limit_episodes, look_ahead, scale_rewards),
+    "A2C": (limit_episodes, look_ahead),
+    "PPO": (limit_episodes, look_ahead),
+    "POCA": (limit_episodes, look_ahead),
 }
 
 
@@ -466,7 +469,11 @@ def _choose_adapter(settings: Settings, make_env: MakeEnv) -> tuple[Callable[[En
 
 
 def _is_large_color_image(roles: Mapping[str, Role]) -> bool:
-    """Return whether the only observation is a color image with `COLOR_SIDE` pixels or more on its shorter side."""
-    spec, *others = next(iter(roles.values())).obs_specs.values()
-    channels, *sides = spec.shape if len(spec.shape) == 3 else (0, 0)
-    return not others and channels == 3 and spec.high == 255 and min(sides) >= COLOR_SIDE
+    """Return whether the observation is a large color image that wrappers of Gymnasium can convert.
+
+    They read one Box with the channels last, by means of OpenCV.
+    """
+    (name, spec), *others = next(iter(roles.values())).obs_specs.items()
+    *sides, channels = spec.effective_env_shape if len(spec.shape) == 3 else (0, 0)
+    is_color = name == OBS and not others and channels == 3 and spec.high == 255 and min(sides) >= COLOR_SIDE
+    return is_color and find_module("cv2") is not None

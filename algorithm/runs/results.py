@@ -164,7 +164,8 @@ def list_runs(environment: str | None, log: Callable[[str], None]) -> list[Recor
             with suppress(FileNotFoundError):
                 found.append(((run / CONFIG_FILE).stat().st_mtime, str(run), run))
     if not found:
-        raise UserError(f"there is no run under {place.as_posix()} yet; train one with: {get_command()} gym/cartpole")
+        example = environment or "gym/cartpole"
+        raise UserError(f"there is no run under {place.as_posix()} yet; train one with: {get_command()} {example}")
     records = [{"run": run.as_posix(), **read_record(run, log)} for *_, run in sorted(found)]
     return [record for record in records if Path(record["run"]).is_dir()]
 

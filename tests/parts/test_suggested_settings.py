@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import tests.adapters.spaced  # noqa: F401  # registers an environment
 from algorithm.adapters.adapter import EnvConfig
@@ -62,16 +64,63 @@ def test_the_spaces_determine_the_algorithm_and_the_environments(obs, action, gi
         ([], {"reward_normalization": "return_std"}),
     ],
 )
-@pytest.mark.parametrize("algorithm", ["ACER", "A2C", "PPO"])
-def test_rewards_are_scaled_by_their_size_unless_they_are_rare(rewards, expected, algorithm):
-    play = RandomPlay(rewards=np.array(rewards), terminations=1)
-    section = f"{algorithm.lower()}_config"
-    suggested = suggest(play=play, given={"base_config": {"algorithm": algorithm}})
-    tree, reasons = suggested.tree, suggested.reasons
-    chosen = {key: value for key, value in tree[section].items() if key.startswith("reward_")}
+def test_rewards_are_scaled_by_their_size_unless_they_are_rare(rewards, expected):
+    suggested = suggest(play=RandomPlay(rewards=np.array(rewards), terminations=1))
+    chosen = {key: value for key, value in suggested.tree["acer_config"].items() if key.startswith("reward_")}
     assert chosen == expected
-    is_unknown = reasons.get(f"{section}.reward_normalization") == "the size of rewards is not known"
+    is_unknown = suggested.reasons.get("acer_config.reward_normalization") == "the size of rewards is not known"
     assert is_unknown == (not rewards)
+
+
+def test_rewards_that_are_clipped_have_the_size_of_the_limit():
+    play = RandomPlay(rewards=np.full(9, -7.0), terminations=1)
+    assert suggest(play=play, given={"acer_config": {"reward_clip": 0.5}}).tree["acer_config"]["reward_scale"] == 0.1
+
+
+@pytest.mark.parametrize("algorithm", ["A2C", "PPO", "POCA"])
+def test_on_policy_agents_divide_rewards_by_their_returns_and_by_nothing_else(algorithm):
+    agent = resolve([("test", suggest(given={"base_config": {"algorithm": algorithm}}).tree)]).agent
+    assert (agent.reward_normalization, agent.reward_scale) == ("return_std", 1.0)
+
+
+@pytest.mark.parametrize("none", [None, {}])
+def test_a_user_may_want_no_explorer(none):
+    tree = suggest(action=ActionSpec(2), given={"explorer": none, "base_config": {"max_step": 100}}).tree
+    assert not tree["explorer"] and tree["nn_config"]["kind"] == "residual"
+    variant = [("variant", {"explorer": {"action_noise": [0, 1]}}), ("--set", {"explorer": None})]
+    assert resolve(variant).explorer == {}
+
+
+class Pictured(gymnasium.Env):
+    """An environment whose observation space is `space`."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space):
+        self.observation_space = space
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, True, False, {}
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "is_small"),
+    [((96, 96, 3), None, True), ((3, 96, 96), None, False), ((96, 96, 3), "camera", False), ((48, 48, 3), None, False)],
+)
+def test_large_images_that_gymnasiums_wrappers_read_become_small(shape, name, is_small):
+    pytest.importorskip("cv2")
+    image = spaces.Box(0, 255, shape, np.uint8)
+    space = spaces.Dict({name: image}) if name else image
+    gymnasium.register("Pictured-v0", lambda: Pictured(space))
+    tree = suggested_settings.suggest_settings(
+        "test", {"base_config": {"env_type": "GYM", "env_name": "Pictured-v0"}}
+    ).tree
+    del gymnasium.registry["Pictured-v0"]
+    assert ("env_wrappers" in tree["base_config"]) == is_small
 
 
 @pytest.mark.parametrize(
@@ -215,7 +264,7 @@ def test_given_settings_are_kept_and_have_no_reason():
     assert suggested.tree["acer_config"] | {"reward_scale": 7.0, "batch_size": 3} == suggested.tree["acer_config"]
     assert suggested.tree["base_config"]["n_envs"] == 5
     assert not {"acer_config.batch_size", "acer_config.reward_scale", "base_config.n_envs"} & suggested.reasons.keys()
-    assert "acer_config.replay_ratio" in suggested.reasons
+    assert "acer_config.trust_region_delta" in suggested.reasons
 
 
 @pytest.mark.parametrize(

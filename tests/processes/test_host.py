@@ -169,12 +169,11 @@ def unpickle():
     raise ValueError("cannot be read")
 
 
-def test_a_message_that_cannot_be_read_is_reported(capfd):
+def test_a_process_that_cannot_read_a_message_ends_with_an_error():
     with closing(ProcessHost()) as host:
         handle = host.start(SPEC)
         with pytest.raises(ServiceLost, match="exit code 1"):
             receive(host, host.call(handle, "record", Unreadable()))
-    assert "ValueError: cannot be read" in capfd.readouterr().err
 
 
 def test_a_killed_process_is_lost(host):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 
 from algorithm.cli.commands import Command, add_options, add_setting_options, collect_layers
 from algorithm.cli.output import Output
@@ -27,4 +28,4 @@ class InitCommand(Command):
         output.result = {"folder": files[0].parent.as_posix(), "notes": notes}
         for line in (f"wrote {' and '.join(map(str, files))}", *notes):
             output.log(line)
-        output.log(f"train it: {get_command()} {options.folder}")
+        output.log(f"train it: {get_command()} {shlex.quote(options.folder)}")
