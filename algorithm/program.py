@@ -5,6 +5,9 @@ This module imports the standard library only.
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,11 +16,20 @@ PACKAGE = Path(__file__).resolve().parent
 IS_CHECKOUT = (PACKAGE.parent / "main.py").is_file() and (PACKAGE.parent / "setup.py").is_file()
 
 
-def get_command() -> str:
-    """Return the command that starts this program: `python main.py`, `python -m algorithm` or `samara`.
+def get_command(*words: str) -> str:
+    """Return the command that starts this program, `python main.py`, `python -m algorithm` or `samara`, with arguments.
 
     It is the command that started this process; in another program, the command that this installation has.
     """
+    return f"{_find_command()} {join_command(*words)}".rstrip()
+
+
+def join_command(*words: str) -> str:
+    """Return a command line with the quotes of the user's shell."""
+    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+
+
+def _find_command() -> str:
     started = Path(sys.argv[0] if sys.argv else "")
     if started.name.removesuffix(".exe").removesuffix("-script.py") == "samara":
         return "samara"

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 # The observation [sum of branches] that is 1 for allowed actions, all branches concatenated; no network reads it.
 ACTION_MASK = "action_mask"
 # Observations of an agent's team, which only a centralised critic reads: those of the other members have this prefix.
+Value = TypeVar("Value")
 TEAM = "team/"
 TEAM_PRESENT, TEAM_ACTION = f"{TEAM}present", f"{TEAM}action"
 
@@ -72,9 +73,14 @@ class ObsSpec:
         return n_values, np.array(self.start or 0 * n_values, np.int64), np.cumsum(n_values) - n_values
 
 
+def drop_team(obs: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the observations, or their specs, of an agent without those of its team."""
+    return {name: value for name, value in obs.items() if not name.startswith(TEAM)}
+
+
 def select_observed(obs_specs: Mapping[str, ObsSpec]) -> dict[str, ObsSpec]:
     """Return the observations that an agent's network reads: all but the action mask and those of its team."""
-    return {name: spec for name, spec in obs_specs.items() if name != ACTION_MASK and not name.startswith(TEAM)}
+    return {name: spec for name, spec in drop_team(obs_specs).items() if name != ACTION_MASK}
 
 
 def split_observation(obs: Any, names: Iterable[str]) -> Mapping[str, Any]:

@@ -49,6 +49,13 @@ def test_the_command_is_the_one_that_started_the_process(monkeypatch, started, i
     assert f"  {command} list " in make_start_page()
 
 
+@pytest.mark.parametrize(("system", "quoted"), [("posix", "'b c'"), ("nt", '"b c"')])
+def test_arguments_of_commands_have_the_quotes_of_the_users_shell(monkeypatch, system, quoted):
+    monkeypatch.setattr(program, "_find_command", lambda: "samara")  # whose paths need the name of the real system
+    monkeypatch.setattr(program.os, "name", system)
+    assert program.get_command("a", "b c") == f"samara a {quoted}"
+
+
 def test_packages_are_installed_from_the_checkout_or_by_name(monkeypatch):
     assert program.get_install_command() == "pip install -e ."
     assert program.get_install_command("onnx") == 'pip install -e ".[onnx]"'

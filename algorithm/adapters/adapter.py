@@ -217,7 +217,7 @@ class Adapter(ABC):
         return self.step(self._pending_actions)
 
     def list_hidden_lanes(self) -> Mapping[str, Collection[int]]:
-        """Return the lanes of each role for which opponents acted in the last tick; they learn in later episodes."""
+        """Return the lanes of each role for which opponents acted since the last Steps; agents play them later."""
         return {}
 
     def find_goal_rewards(self) -> Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]] | None:

@@ -13,7 +13,7 @@ from algorithm.adapters.adapter import Adapter
 from algorithm.adapters.wrappers import AdapterWrapper
 from algorithm.demonstrations import Demonstrations
 from algorithm.rollout import Step
-from algorithm.specs import TEAM, Role
+from algorithm.specs import Role, drop_team
 
 
 class DemonstrationRecorder(AdapterWrapper):
@@ -82,7 +82,7 @@ class DemonstrationRecorder(AdapterWrapper):
 
 def _make_row(step: Step, row: int, action: np.ndarray) -> dict[str, Any]:
     """Return a row of an episode, without the consequence of its action."""
-    obs = {name: values[row] for name, values in step.obs.items() if not name.startswith(TEAM)}
+    obs = {name: values[row] for name, values in drop_team(step.obs).items()}
     flags = {"first": step.first[row], "is_bootstrap_row": step.is_bootstrap_row[row]}
     return {"obs": obs, "action": action, **flags, "reward": np.float32(0), "alive": np.True_}
 
@@ -99,7 +99,7 @@ def _copy(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _stack(role: Role, rows: list[dict[str, Any]]) -> Demonstrations:
-    obs_specs = {name: spec for name, spec in role.obs_specs.items() if not name.startswith(TEAM)}
+    obs_specs = drop_team(role.obs_specs)
     obs = {name: np.stack([row["obs"][name] for row in rows]) for name in obs_specs}
     fields = {name: np.stack([row[name] for row in rows]) for name in rows[0] if name != "obs"}
     return Demonstrations(role=replace(role.with_lanes(1), obs_specs=obs_specs), obs=obs, **fields)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
@@ -254,7 +253,7 @@ def _check_words(arguments: Sequence[str], words: Sequence[str]) -> None:
         if find_folder(word) is None and word in COMMANDS:
             others = list(words)
             others.remove(word)
-            raise UserError(f"the command {word} comes first: {get_command()} {shlex.join((word, *others))}")
+            raise UserError(f"the command {word} comes first: {get_command(word, *others)}")
         if find_folder(word) is None and (advice := advise_word(word)):
             raise UserError(f"unexpected argument {word!r}; {advice}")
     if not arguments:

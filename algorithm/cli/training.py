@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shlex
-import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -16,7 +13,7 @@ from typing import TYPE_CHECKING
 from algorithm.cli.commands import Command, make_request
 from algorithm.config.registry import find_run_tool
 from algorithm.errors import UserError
-from algorithm.program import get_command, role_suffix
+from algorithm.program import get_command, join_command, role_suffix
 from algorithm.training.metrics import format_number
 
 if TYPE_CHECKING:  # imports that take seconds
@@ -112,7 +109,7 @@ def _train_run(
     env_label = options.env if env_name.endswith(".py") else env_name
     output.log(f"training {env_label} with {settings.base.algorithm} in {folder}")
     source = find_folder(options.env)
-    resume = _join_command(*get_command().split(), options.env, "-n", folder.path.name, "--resume")
+    resume = get_command(options.env, "-n", folder.path.name, "--resume")
     try:
         with output.display_run(output.log, str(folder)) as display:
             result = _train_in_folder(options, folder, settings, display, output.log)
@@ -171,7 +168,7 @@ def _train_side_by_side(
             if folder.settle():
                 records.append({"run": folder.given_path.as_posix(), **read_record(folder.path, output.log)})
         if records:
-            resume = _join_command(*get_command().split(), options.env, "-n", "NAME", "--resume")
+            resume = get_command(options.env, "-n", "NAME", "--resume")
             output.save_note = f" Checkpoints saved; resume each with: {resume}"
     if failures:
         raise failures[0]
@@ -220,18 +217,13 @@ def report_result(log: Log, environment: str, folder: RunFolder, result: RunResu
     goal = folder.load_settings().goal
     draw_curve = find_run_tool("curve")
     curve = draw_curve(folder.path, goal.return_ if goal else None, log) if draw_curve else None
-    run = [*get_command().split(), environment, "-n", folder.path.name]
+    run = environment, "-n", folder.path.name
     log(f"run folder: {folder}")
     if curve:
         log(f"curve:      {folder.given_path / curve.name}")
-    log(f"play it:    {_join_command(*run, '--run')}")
-    log(f"resume:     {_join_command(*run, '--resume')}")
-    log(f"curves:     {_join_command('tensorboard', '--logdir', str(folder))}")
-
-
-def _join_command(*words: str) -> str:
-    """Return a command line with the quotes of the user's shell."""
-    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+    log(f"play it:    {get_command(*run, '--run')}")
+    log(f"resume:     {get_command(*run, '--resume')}")
+    log(f"curves:     {join_command('tensorboard', '--logdir', str(folder))}")
 
 
 def _train_population(
@@ -248,7 +240,7 @@ def _train_population(
     if options.logger_in_file:
         output.log_to_file(folder.path / LOG_FILE)
     output.log(f"training {folder.size} members {name}-1 ... {name}-{folder.size} of the population {folder.path}")
-    output.save_note = f" Checkpoints saved; resume with: {get_command()} {env} -n {name} --resume"
+    output.save_note = f" Checkpoints saved; resume with: {get_command(env, '-n', name, '--resume')}"
     try:
         train = partial(run_training, env, variant=variant, callbacks=[])
         train_population(folder, settings, train, output.log)
@@ -286,7 +278,7 @@ def _report_population(output: Output, env: str, folder: PopulationFolder) -> No
         shown.append((str(member), " ".join(parents), settings, str(row.interval), f"{row.env_steps:,}", mean))
     output.print_table(("member", "copies of", "settings"), ("interval", "env steps", "return"), shown)
     output.log(f"lineage:   {lineage}")
-    output.log(f"play best: {_join_command(*get_command().split(), env, '-n', run.path.name, '--run')}")
+    output.log(f"play best: {get_command(env, '-n', run.path.name, '--run')}")
 
 
 class PlayCommand(Command):

@@ -172,7 +172,8 @@ def merge_layers(layers: Sequence[Layer]) -> Tree:
     tree = merge(tree, {"base_config": {"algorithm": ALGORITHM}}, *(layer for _, layer in layers))
     if isinstance(tree["goal"], Mapping):  # a layer may set a part of a goal that the layer below set to null
         tree["goal"] = merge(load_defaults()["goal"], tree["goal"])
-    tree["explorer"] = tree["explorer"] or {}  # null removes that of the layers below
+    if tree["explorer"] is None:  # removes that of the layers below
+        tree["explorer"] = {}
     for section in MAPPINGS:
         if not isinstance(tree[section], Mapping):
             raise UserError(f"{section} is {tree[section]!r}; it must be a mapping")

@@ -17,7 +17,7 @@ from algorithm.errors import UserError
 from algorithm.parts.run_folder import MINARI, RunFolder, describe_specs, is_demonstration_file
 from algorithm.program import role_suffix
 from algorithm.replay import DemonstrationReplay
-from algorithm.specs import ACTION_MASK, TEAM, Role
+from algorithm.specs import ACTION_MASK, Role, drop_team
 from algorithm.training.batch_scheduler import DemonstrationShare
 from algorithm.training.learner import Learner
 
@@ -136,7 +136,7 @@ def pretrain(name: str, learner: Learner, log: Callable[[str], None]) -> None:
 def check_role(source: str, demonstrations: Demonstrations, role: Role) -> None:
     """Raise UserError for demonstrations with other spaces than those of a role, or with a forbidden action."""
     recorded = demonstrations.role
-    specs = {name: (spec.shape, spec.dtype) for name, spec in role.obs_specs.items() if not name.startswith(TEAM)}
+    specs = {name: (spec.shape, spec.dtype) for name, spec in drop_team(role.obs_specs).items()}
     actions = role.action_spec
     differs = {name: (spec.shape, spec.dtype) for name, spec in recorded.obs_specs.items()} != specs
     if differs or (recorded.action_spec.continuous, recorded.action_spec.branches) != (

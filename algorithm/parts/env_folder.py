@@ -111,6 +111,13 @@ def make_unknown_error(text: str) -> UserError:
     return UserError(f"no environment folder {text!r} with a {CONFIG_FILE} under ./envs; {advise_folder(text)}")
 
 
+def advise_training(environment: str) -> str:
+    """Return what to do for an environment that has no runs."""
+    if find_folder(environment) is None and not is_id(environment):
+        return str(make_unknown_error(environment))
+    return f"train one with: {get_command(environment)}"
+
+
 def advise_folder(text: str) -> str:
     """Return the folders that `text` may refer to, the command that writes one, or all folders, as advice."""
     if similar := find_similar_folders(text):

@@ -20,19 +20,18 @@ from algorithm.parts import user_code
 from algorithm.parts.env_folder import (
     CONFIG_FILE,
     RUNS,
+    advise_training,
     check_format,
     check_origin,
     find_folder,
     get_run_group,
     is_file_name,
-    is_id,
     is_run_of,
     locate_environment,
     make_unknown_error,
     write_origin,
 )
 from algorithm.parts.lock import FolderLock
-from algorithm.program import get_command
 from algorithm.records_io import RecordError, read_json, write_json
 from algorithm.specs import Role
 from algorithm.training.metrics import TABLE_FILE
@@ -170,9 +169,7 @@ class RunFolder:
         elif runs:
             run = max(runs, key=lambda path: (path / CONFIG_FILE).stat().st_mtime)
         else:
-            is_unknown = find_folder(environment) is None and not is_id(environment)
-            advice = make_unknown_error(environment) if is_unknown else f"train one with: {get_command()} {environment}"
-            raise UserError(f"there is no run under {group} yet; {advice}")
+            raise UserError(f"there is no run under {group} yet; {advise_training(environment)}")
         check_format(run)
         return cls(run)
 

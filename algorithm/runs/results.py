@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import NotRequired
 
 from algorithm.errors import UserError
-from algorithm.parts.env_folder import CONFIG_FILE, RUNS, get_run_group, is_run_of
-from algorithm.program import DEFAULT_ROLE, get_command, role_suffix
+from algorithm.parts.env_folder import CONFIG_FILE, RUNS, advise_training, get_run_group, is_run_of
+from algorithm.program import DEFAULT_ROLE, role_suffix
 from algorithm.records_io import NumberTable, OpenRecord, RecordError, read_json, write_json
 from algorithm.training.metrics import TABLE_FILE, format_number, read_table
 
@@ -164,8 +164,8 @@ def list_runs(environment: str | None, log: Callable[[str], None]) -> list[Recor
             with suppress(FileNotFoundError):
                 found.append(((run / CONFIG_FILE).stat().st_mtime, str(run), run))
     if not found:
-        example = environment or "gym/cartpole"
-        raise UserError(f"there is no run under {place.as_posix()} yet; train one with: {get_command()} {example}")
+        advice = advise_training(environment or "gym/cartpole")
+        raise UserError(f"there is no run under {place.as_posix()} yet; {advice}")
     records = [{"run": run.as_posix(), **read_record(run, log)} for *_, run in sorted(found)]
     return [record for record in records if Path(record["run"]).is_dir()]
 

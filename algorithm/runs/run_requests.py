@@ -280,7 +280,7 @@ def complete_settings(request: RunRequest, log: Log) -> tuple[Layer, Settings]:
     for line in (*suggested.describe(), *suggested.notes):
         log(line)
     if not request.has_folder and (folders := find_folders_of_id(request.env)):
-        log(f"tuned settings for {request.env}: {' or '.join(f'{get_command()} {folder}' for folder in folders)}")
+        log(f"tuned settings for {request.env}: {' or '.join(map(get_command, folders))}")
     completed = (base[0], suggested.complete(base[1]))
     return completed, resolve_effective(completed, given.own, request.layers)
 

@@ -18,7 +18,7 @@ from algorithm.parts.hub import PREFIX, download_run, read_shared_weights
 from algorithm.parts.run_folder import RunFolder
 from algorithm.parts.torch_setup import configure_torch
 from algorithm.rollout import Step
-from algorithm.specs import ACTION_MASK, TEAM, Role, split_observation
+from algorithm.specs import ACTION_MASK, Role, drop_team, split_observation
 from algorithm.training.components import TrainingComponents
 
 
@@ -142,7 +142,7 @@ class TrainedAgent:
 
     def _read_observations(self, obs: Any, action_mask: Any) -> tuple[dict[str, np.ndarray], bool]:
         """Return the agent's observations {name: [n, ...]}, and whether `obs` is a single one."""
-        own = {name: spec for name, spec in self.role.obs_specs.items() if not name.startswith(TEAM)}
+        own = drop_team(self.role.obs_specs)
         specs = {name: spec for name, spec in own.items() if name not in OBSERVATION_NAMES.values()}
         mask_in_obs = isinstance(obs, Mapping) and ACTION_MASK in obs
         is_masked = not mask_in_obs and specs.pop(ACTION_MASK, None) is not None

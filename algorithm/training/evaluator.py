@@ -119,18 +119,18 @@ class Evaluator:
         """
         rng = np.random.default_rng(seed)
         counters: dict[str, _EpisodeCounter] = {}
-
-        def get_counter(role: str) -> _EpisodeCounter:
-            spec = self.adapter.roles[role]
-            if role not in counters:
-                agent = stack.enter_context(_isolate_agent(self.get_agent(role), rng))
-                counters[role] = _EpisodeCounter(role, agent, spec, episodes, self.greedy)
-            if spec.lanes > len(counters[role].finished):
-                counters[role].grow(spec)
-            return counters[role]
-
         tick = 0
         with ExitStack() as stack:
+
+            def get_counter(role: str) -> _EpisodeCounter:
+                spec = self.adapter.roles[role]
+                if role not in counters:
+                    agent = stack.enter_context(_isolate_agent(self.get_agent(role), rng))
+                    counters[role] = _EpisodeCounter(role, agent, spec, episodes, self.greedy)
+                if spec.lanes > len(counters[role].finished):
+                    counters[role].grow(spec)
+                return counters[role]
+
             steps = self.adapter.reset(seed)
             while not any(map(_EpisodeCounter.count, counters.values())) or any(
                 counter.is_waiting(tick) for counter in counters.values()

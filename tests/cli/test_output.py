@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from algorithm import program
 from algorithm.checkpointing.store import CheckpointStore
-from algorithm.cli import training as module
 from algorithm.cli.output import wrap_words
 from algorithm.cli.training import report_result
 from algorithm.config.loader import resolve
@@ -97,7 +97,7 @@ def test_the_result_is_the_first_line(folder, reached, words):
 
 
 def test_the_printed_commands_can_be_executed(folder, monkeypatch):
-    monkeypatch.setattr(module.os, "name", "posix")
+    monkeypatch.setattr(program.os, "name", "posix")
     lines = report_lines(folder)
     commands = {line.split(":", 1)[0]: shlex.split(line.split(":", 1)[1]) for line in lines[3:]}
     run = ["python", "main.py", "some/task", "-n", "my run"]
@@ -105,11 +105,6 @@ def test_the_printed_commands_can_be_executed(folder, monkeypatch):
     assert commands["resume"] == [*run, "--resume"]
     assert commands["curves"] == ["tensorboard", "--logdir", str(folder)]
     assert f"run folder: {folder}" in lines
-
-
-def test_commands_are_quoted_for_windows(monkeypatch):
-    monkeypatch.setattr(module.os, "name", "nt")
-    assert module._join_command("a", "b c") == 'a "b c"'
 
 
 def test_better_weights_than_the_last_ones_are_named(folder):

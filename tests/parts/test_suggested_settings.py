@@ -14,6 +14,7 @@ from algorithm.adapters.adapter import EnvConfig
 from algorithm.adapters.gym import GymAdapter
 from algorithm.adapters.gym_ids import find_spec
 from algorithm.config.loader import resolve
+from algorithm.errors import UserError
 from algorithm.parts import suggested_settings
 from algorithm.parts.suggested_settings import ProbeResult, RandomPlay, add_suggestions, play_randomly, suggest_settings
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
@@ -89,6 +90,8 @@ def test_a_user_may_want_no_explorer(none):
     assert not tree["explorer"] and tree["nn_config"]["kind"] == "residual"
     variant = [("variant", {"explorer": {"action_noise": [0, 1]}}), ("--set", {"explorer": None})]
     assert resolve(variant).explorer == {}
+    with pytest.raises(UserError, match="explorer is False; it must be a mapping"):
+        resolve([("--set", {"explorer": False})])
 
 
 class Pictured(gymnasium.Env):

@@ -169,6 +169,16 @@ def test_a_cluster_without_room_is_an_error_of_one_line(make_fleet, hosts):
     assert hosts[0].is_closed and not Path("runs/mine/task/there").exists()
 
 
+def test_the_time_to_start_begins_again_with_the_process_that_replaces_another(make_fleet, hosts):
+    def train_slowly(*arguments, **named):
+        time.sleep(0.3)  # longer than the time to start
+        return train_quickly(*arguments, **named)
+
+    fleet = make_fleet(1, start_timeout=0.2, lost=[(0, 0, 3)])  # the only process ends in its third interval
+    members.train_new("there", train=train_slowly, make_fleet=fleet, **SHORT)
+    assert hosts[0].killed == [(0, 0)]
+
+
 def test_an_error_of_the_user_names_the_files_of_this_machine(make_fleet, task):
     (task / "nn.py").write_text("raise ValueError('no network')\n")
     with pytest.raises(UserError) as failure:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 
 from algorithm.cli.commands import Command, add_options, add_setting_options, collect_layers
 from algorithm.cli.output import Output
@@ -28,4 +27,4 @@ class InitCommand(Command):
         output.result = {"folder": files[0].parent.as_posix(), "notes": notes}
         for line in (f"wrote {' and '.join(map(str, files))}", *notes):
             output.log(line)
-        output.log(f"train it: {get_command()} {shlex.quote(options.folder)}")
+        output.log(f"train it: {get_command(options.folder)}")

@@ -36,4 +36,4 @@ class ImportCommand(Command):
         for line in imported.notes:
             output.log(line)
         for folder in imported.folders:
-            output.log(f"train it: {get_command()} {folder.parent.name}/{folder.name}")
+            output.log(f"train it: {get_command(f'{folder.parent.name}/{folder.name}')}")

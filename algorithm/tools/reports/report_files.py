@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -134,7 +133,7 @@ def _render(template: str, run: RunData, **values: Any) -> str:
         spaces=list_spaces(run.roles),
         machine=list_machine(run),
         versions=list_versions(run),
-        command=f"{get_command()} {shlex.join((run.environment, '-n', run.name))}",
+        command=get_command(run.environment, "-n", run.name),
         **values,
     )
 

@@ -81,7 +81,7 @@ class TuneCommand(Command):
         best = search.save_best()
         output.result |= {"best": best and best.number, "variant": best and search.save_as}
         if best:
-            output.log(f"train with it: {get_command()} {options.env} -c {search.save_as}")
+            output.log(f"train with it: {get_command(options.env, '-c', search.save_as)}")
 
 
 def _print_best(search: Search, trials: Sequence[TrialRecord], output: Output) -> None:
