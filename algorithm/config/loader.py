@@ -131,7 +131,7 @@ def read_assignments(assignments: list[str], flag: str = "--set", section: str =
         path, equals, value = text.partition("=")
         if not equals or not path:
             raise UserError(f"{flag} {text}: expected {'key' if section else 'section.key'}=value")
-        path = f"{section}{path.replace('-', '_')}"
+        path = _replace_dashes(f"{section}{path}")
         if path.count(".") >= MAX_LEVELS:
             raise UserError(f"{flag} {text[:40]}...: a setting is at most {MAX_LEVELS} levels deep")
         try:
@@ -140,6 +140,15 @@ def read_assignments(assignments: list[str], flag: str = "--set", section: str =
             raise UserError(f"{flag} {text}: the value cannot be read: {error}") from error
         tree = merge(tree, nest(path, leaf))
     return tree
+
+
+def _replace_dashes(path: str) -> str:
+    """Return a path with underscores for dashes, but for those in names of roles and environment parameters."""
+    words = path.split(".")
+    for i, word in enumerate(words):
+        if not i or words[i - 1] not in ("ma_config", "reset_config"):
+            words[i] = word.replace("-", "_")
+    return ".".join(words)
 
 
 def resolve(layers: list[Layer]) -> Settings:

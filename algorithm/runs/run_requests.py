@@ -33,6 +33,7 @@ from algorithm.program import get_command
 
 if TYPE_CHECKING:
     from algorithm.networks import Blueprint
+    from algorithm.parts.suggested_settings import SuggestedSettings
 
 Log = Callable[[str], None]
 
@@ -281,8 +282,30 @@ def complete_settings(request: RunRequest, log: Log) -> tuple[Layer, Settings]:
         log(line)
     if not request.has_folder and (folders := find_folders_of_id(request.env)):
         log(f"tuned settings for {request.env}: {' or '.join(map(get_command, folders))}")
+    return complete_effective(suggested, base, given.own, request.layers)
+
+
+def complete_effective(
+    suggested: SuggestedSettings, base: Layer, own: Tree, given: Sequence[Layer]
+) -> tuple[Layer, Settings]:
+    """Return `base` with the suggestions for all other settings, and the same with `given` on top.
+
+    Raises UserError as `resolve_effective` does; it says so if the given settings do not fit the suggested ones.
+    """
     completed = (base[0], suggested.complete(base[1]))
-    return completed, resolve_effective(completed, given.own, request.layers)
+    try:
+        return completed, resolve_effective(completed, own, given)
+    except UserError as error:
+        try:
+            resolve_effective((base[0], merge(base[1], suggested.required)), own, given)
+        except UserError as alone:
+            if str(alone) == str(error):  # no suggestion causes it
+                raise
+        names = ", ".join(path for path in suggested.reasons if path.rpartition(".")[2] in str(error))
+        raise UserError(
+            f"{error} (suggested for this environment: {names or 'other settings'}; "
+            "base_config.suggest_settings=false uses the defaults)"
+        ) from error
 
 
 @contextmanager

@@ -76,13 +76,15 @@ class DeferredSignals(ExitStack):
 
     Code in the block that takes long calls `raise_deferred` where it may be interrupted.
 
-    A second signal is raised at once. After `defer_all`, all signals are deferred until the end of the context. Has no
-    effect outside of the main thread, which receives no signals.
+    A second signal is raised at once; those within `BURST_SECONDS` of one that counts are ignored. After `defer_all`,
+    all signals are deferred until the end of the context. Has no effect outside of the main thread, which receives no
+    signals.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._pending: list[int] = []
+        self._counted_at = -math.inf  # time of the last signal that was deferred or raised
         self._defers_all = False
 
     def __enter__(self) -> DeferredSignals:
@@ -103,6 +105,7 @@ class DeferredSignals(ExitStack):
     def raise_pending(self) -> None:
         """Raise the exception of the first deferred signal, if there is one."""
         if self._pending:
+            self._counted_at = time.monotonic()
             _raise(self._pending[0])
 
     def defer_all(self) -> None:
@@ -110,6 +113,10 @@ class DeferredSignals(ExitStack):
         self._defers_all = True
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if now - self._counted_at <= BURST_SECONDS:
+            return
+        self._counted_at = now
         self._pending.append(number)
         if len(self._pending) > 1 and not self._defers_all:
             self.raise_pending()

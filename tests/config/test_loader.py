@@ -129,6 +129,15 @@ def test_an_invalid_setting_is_an_error_of_one_line_with_its_path(row):
     assert "\n" not in str(error.value)
 
 
+def test_dashes_are_those_of_names_or_stand_for_underscores():
+    tree = read_assignments(
+        ["base-config.n-envs=3", "reset-config.wall-height=2", "ma_config.red-team.agent=blue-team"]
+    )
+    assert tree["base_config"] == {"n_envs": 3}
+    assert tree["reset_config"] == {"wall-height": 2}
+    assert tree["ma_config"] == {"red-team": {"agent": "blue-team"}}
+
+
 def lessons(criteria: str) -> str:
     """Return a parameter with two lessons as YAML."""
     first = f"{{name: a, value: 1, completion_criteria: {{behavior: B, min_lesson_length: 5, {criteria}}}}}"

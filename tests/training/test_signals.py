@@ -3,6 +3,7 @@ import threading
 
 import pytest
 
+import algorithm.training.signals as signals_module
 from algorithm.training.signals import STOP_EXCEPTIONS, DeferredSignals, TerminalClosed, raise_on_stop_signals
 
 
@@ -33,11 +34,23 @@ def test_the_first_signal_is_deferred_until_it_is_raised(number, kind):
     assert handlers() == before
 
 
-def test_a_second_signal_is_raised_at_once():
-    with pytest.raises(KeyboardInterrupt), DeferredSignals():
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
-        pytest.fail("it waited")
+def test_a_second_signal_after_a_burst_is_raised_at_once(monkeypatch):
+    reached, saved = [], False
+    with pytest.raises(KeyboardInterrupt), DeferredSignals() as signals:
+        try:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            reached.append("the rest of the burst")
+            monkeypatch.setattr(signals_module, "BURST_SECONDS", 0.0)
+            signal.raise_signal(signal.SIGINT)
+            pytest.fail("it waited")
+        finally:
+            monkeypatch.undo()
+            signal.raise_signal(signal.SIGINT)  # before the caller has deferred all signals
+            signals.defer_all()
+            saved = True
+    assert reached == ["the rest of the burst"]
+    assert saved
 
 
 def test_deferred_signals_are_raised_at_the_end():

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from algorithm.adapters.adapter import UnsupportedEnvironment
 from algorithm.adapters.gym_ids import add_module_prefix, find_env_type, find_id
 from algorithm.atomic_io import replace_text
-from algorithm.config.loader import check_effects, resolve
+from algorithm.config.loader import resolve
 from algorithm.config.yaml_layers import Layer, Tree, format_commented, merge, read_entries
 from algorithm.errors import UserError
 from algorithm.networks.default_network import make_nn_file
@@ -16,6 +16,7 @@ from algorithm.parts.env_folder import LOCAL_ENVS, is_file_name, is_id, make_ini
 from algorithm.parts.make_env import describe_missing_limit
 from algorithm.parts.suggested_settings import suggest_settings
 from algorithm.program import DEFAULT_ROLE, get_command, get_document
+from algorithm.runs.run_requests import complete_effective
 from algorithm.specs import ACTION_MASK, Role
 
 SUPPORTED_ENV_TYPES = ("GYM", "ATARI", "DM_CONTROL", "PETTINGZOO")  # env_types with folders
@@ -64,8 +65,7 @@ def write_folder(name: str, layers: list[Layer], force: bool = False) -> tuple[l
     env_type, env_name = _choose_environment(name, base.env_name, given)
     named = {"base_config": {"env_type": env_type, "env_name": env_name}}
     suggested = suggest_settings(f"init {name}", merge(named, given))
-    settings = resolve([(f"init {name}", suggested.tree)])  # the suggested and the given settings fit together
-    check_effects(settings, layers)
+    _, settings = complete_effective(suggested, (f"init {name}", named), {}, layers)
     shown = {"base_config": {key: settings.tree["base_config"][key] for key in SHOWN_SETTINGS}}
     networks = {make_nn_file(role) for role in suggested.roles.values()}
     network = networks.pop() if len(networks) == 1 else ""  # roles may need different ones
