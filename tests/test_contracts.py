@@ -22,7 +22,7 @@ blueprint = Blueprint(body=Mlp(8){memory})
 """
 CONFIG = """
 default:
-  base_config: {{env_type: {adapter}, env_name: choice, algorithm: {agent}, n_envs: 3, max_step: 400, log_every: 100,
+  base_config: {{env_type: {adapter}, env_name: choice, algorithm: {agent}, n_envs: 3, max_step: 240, log_every: 80,
     suggest_settings: false}}
   auxiliaries: {auxiliaries}
   explorer: {explorer}
@@ -106,7 +106,7 @@ def read_weights(folder):
 def test_every_fake_trains_resumes_and_plays(fake, capsys):
     folder = FAKES[fake].train()
     before, counters = read_weights(folder), folder.find_latest().counters
-    assert counters.env_steps >= 400
+    assert counters.env_steps >= 240
     assert counters.updates > 10
 
     run("--run", "--disable_sample")
@@ -117,10 +117,10 @@ def test_every_fake_trains_resumes_and_plays(fake, capsys):
         assert int(player.act(np.zeros(spec.shape))) in range(player.role.action_spec.branches[0])
 
     config = folder.path / "config.yaml"
-    config.write_text(config.read_text().replace("max_step: 400", "max_step: 800"))
+    config.write_text(config.read_text().replace("max_step: 240", "max_step: 320"))
     run("--resume")
     after, later = read_weights(folder), folder.find_latest().counters
-    assert later.env_steps >= 800
+    assert later.env_steps >= 320
     assert later.updates > counters.updates
     for role, state in before.items():
         for group, vector in state["parameters"].items():
@@ -165,8 +165,8 @@ def test_an_auxiliary_has_parameters_statistics_and_a_target_network():
     assert teacher.shape == student.shape
     assert not torch.equal(teacher, student)
     count = state["statistics"]["auxiliary/distillation"][-1]
-    assert count >= 350  # rewards of almost every valid row, each observed once however often it is replayed
-    assert count <= 420
+    assert count >= 200  # rewards of almost every valid row, each observed once however often it is replayed
+    assert count <= 250
 
 
 def test_the_replay_stores_the_behavior_of_the_explorer():

@@ -171,8 +171,8 @@ def test_an_example_of_an_environment_trains_and_plays(guide, name, variant, tmp
     tree = read_variant(Path("envs", name, "config.yaml"), variant)
     algorithm = tree["base_config"].get("algorithm", "ACER").lower()
     learning = [f"{algorithm}_config.{quick}" for quick in ("learning_starts=40", "batch_size=4")]
-    learning += ["base_config.log_every=100", "goal=null", "base_config.evaluate_every=null"]
-    options = ["--max_step", "200", "--set", *QUICK, *learning]
+    learning += ["base_config.log_every=50", "goal=null", "base_config.evaluate_every=null"]
+    options = ["--max_step", "100", "--set", *QUICK, *learning]
     assert main.main([name, "-c", variant, "-n", "a", *options]) == 0
     assert main.main([name, "-n", "a", "--run", "--max_iter", "1"]) == 0
 

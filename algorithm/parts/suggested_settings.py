@@ -23,6 +23,7 @@ from algorithm.adapters.gym_ids import find_spec
 from algorithm.adapters.spaces import OBS
 from algorithm.config.loader import Settings, is_auto, resolve
 from algorithm.config.registry import AGENTS, find_class, get_agent_section
+from algorithm.config.sections import BaseConfig
 from algorithm.config.yaml_layers import (
     Tree,
     find_value,
@@ -400,11 +401,19 @@ def suggest_settings(source: str, tree: Tree, make_env: MakeEnv = None, has_netw
         notes = [f"the settings do not consider rewards and episodes: {play.failure}, during a play of random actions"]
     elif not play.is_complete:
         notes = [f"the settings consider only {play.steps} random actions, since the environment is slow"]
-    is_id = not callable(make_env) and settings.base.env_type.upper() == "GYM"
-    threshold = find_spec(settings.base.env_name or "").reward_threshold if is_id else None
+    threshold = None if callable(make_env) else _find_threshold(settings.base)
     result = ProbeResult(given=given, roles=roles, play=play, has_network=has_network)
     suggested = add_suggestions(result, threshold)
     return replace(suggested, required=merge(required, suggested.required), notes=notes)
+
+
+def _find_threshold(base: BaseConfig) -> float | None:
+    """Return the return of a solved environment that Gymnasium registers; None with shorter episodes than those."""
+    if base.env_type.upper() != "GYM":
+        return None
+    spec, limit = find_spec(base.env_name or ""), find_episode_limit(base)
+    is_shorter = limit is not None and limit < (spec.max_episode_steps or 0)
+    return None if is_shorter else spec.reward_threshold
 
 
 def add_suggestions(result: ProbeResult, threshold: float | None) -> SuggestedSettings:

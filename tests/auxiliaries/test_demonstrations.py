@@ -69,8 +69,8 @@ def choose(learner: Learner, obs: np.ndarray) -> np.ndarray:
 def test_pretraining_clones_every_kind_of_policy(agent_name, kind):
     if agent_name == "reactor" and KINDS[kind].continuous:
         pytest.skip("discrete actions only")
-    cloning = BehaviorCloning(BehaviorCloning.Settings(pretraining_updates=600, batch_size=32))
-    rate = {"learning_rate_policy" if agent_name == "sac" else "learning_rate": 3e-3}
+    cloning = BehaviorCloning(BehaviorCloning.Settings(pretraining_updates=300, batch_size=32))
+    rate = {"learning_rate_policy" if agent_name == "sac" else "learning_rate": 6e-3}
     learner = make_learner(cloning, agent_name, KINDS[kind], **rate)
     first, last = learner.pretrain(cloning)
     assert last < first - 0.5

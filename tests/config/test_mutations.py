@@ -19,7 +19,7 @@ DOCUMENTED = (0, 1, 2, 3, 4)  # exit statuses
 FOLDER = Path("envs/mine/task")
 INPUTS = 300
 AT_ONCE = 30
-QUICK = 90  # the inputs before this one are not among the slow tests
+QUICK = 60  # the inputs before this one are not among the slow tests
 BASE = {
     "default": {
         "base_config": {"env_type": "PROBE", "env_name": "choice", "n_envs": 1, "max_step": 8, "log_every": 8},

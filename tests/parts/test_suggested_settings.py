@@ -288,6 +288,12 @@ def test_known_environments(env_name, algorithm, scale, repeats):
     assert ("action_repeat" in tree.get("explorer", {})) == repeats
 
 
+@pytest.mark.parametrize("shorter", [{"max_step_each_iter": 200}, {"env_args": {"max_episode_steps": 200}}])
+def test_episodes_shorter_than_the_registered_ones_have_no_registered_goal(shorter):
+    base = {"env_type": "GYM", "env_name": "CartPole-v1", **shorter}
+    assert suggested_settings.suggest_settings("test", {"base_config": base}).tree["goal"]["return"] is None
+
+
 def play(name, seed=0, **args):
     return play_randomly(GymAdapter, EnvConfig(name=name, args=args), seed)
 

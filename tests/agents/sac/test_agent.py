@@ -61,7 +61,7 @@ def test_the_gradients_equal_the_papers_losses(spec, seed, mask):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("n_step", [2, 4])
+@pytest.mark.parametrize("n_step", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_multi_step_targets_and_critics_of_an_ensemble_equal_their_definitions(spec, changes, n_step):
     settings = {"sequence_length": 4, "n_step": n_step, "ensemble_q_num": 3, "ensemble_q_sample": 3, **changes}
     agent, rollout = make_case(spec, 9, settings["sequence_length"], **settings)  # with an episode of four rows

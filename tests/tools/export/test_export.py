@@ -107,7 +107,9 @@ def describe(value) -> str:
 
 
 def is_slow(net: str, action: str, opset: int, changes: dict) -> bool:
-    return opset == 9 and changes.get("make") is make_sac
+    """Return whether another row has the network, and one the action, with the same opset and a similar agent."""
+    make, is_other = changes.get("make", make_acer), net != "mlp" and action in ("continuous", "multi-discrete")
+    return (opset == 9 and (make is make_sac or is_other)) or (make is make_a2c and net != "mlp")
 
 
 @pytest.mark.parametrize(
