@@ -6,7 +6,7 @@ whose best policies 100 episodes cannot distinguish, the expected return is comp
 The score is the distance from random actions, in units of the better learner of Stable-Baselines3. Samara trains with
 the settings that `init` suggests, without a goal and without evaluations, so that the CPU seconds of all learners are
 those of training alone. Results are kept in a folder, one file for each run, so that the table can be made in several
-calls.
+calls; a run of Samara that was interrupted continues if `--runs` names the folder of its runs.
 """
 
 from __future__ import annotations
@@ -90,10 +90,13 @@ TASKS = {
 }
 
 
-def train_samara(task: Task, seed: int) -> dict[str, Any]:
-    """Train with the suggested settings, and return the figures of the run."""
+def train_samara(task: Task, seed: int, runs: Path) -> dict[str, Any]:
+    """Train with the suggested settings, or continue an interrupted run in `runs`, and return the figures of the run.
+
+    The CPU seconds are those from the probe of the environment on, or of the checkpoint of a run that continues.
+    """
     from algorithm import load, train
-    from algorithm.parts import run_folder
+    from algorithm.parts.run_folder import RUNS, RunFolder
 
     for module in ("algorithm.agents.ppo", "algorithm.agents.a2c"):
         importlib.import_module(module)
@@ -101,12 +104,16 @@ def train_samara(task: Task, seed: int) -> dict[str, Any]:
         "base_config": {"seed": seed, "max_step": task.env_steps, "evaluate_every": None, "env_args": task.env_args},
         "goal": None,
     }
-    with tempfile.TemporaryDirectory() as runs:
-        run_folder.RUNS = Path(runs)
-        begin = time.process_time()
-        result = train(task.env_id, settings=settings)
-        figures = {"env_steps": result.counters.env_steps, "cpu_seconds": time.process_time() - begin}
-        agent = load(result.folder, disable_sample=True)
+    os.chdir(runs)  # of a process that makes this run alone
+    name, begin = f"seed-{seed}", time.process_time()
+    if RunFolder(RUNS / task.env_id / name).has_learned():
+        result = train(task.env_id, name=name, resume=True)
+        seconds = result.counters.cpu_seconds
+    else:
+        result = train(task.env_id, name=name, settings=settings, replace=True)
+        seconds = time.process_time() - begin
+    figures = {"env_steps": result.counters.env_steps, "cpu_seconds": seconds}
+    agent = load(result.folder, disable_sample=True)
     names = agent.role.obs_specs
 
     def act(obs: Any, info: Mapping[str, Any]) -> Any:
@@ -213,7 +220,7 @@ def make_env(task: Task, for_sb3: bool = False) -> Any:
     return gymnasium.make(task.env_id, **task.env_args)
 
 
-def train(learner: str, task: Task, seed: int) -> dict[str, Any]:
+def train(learner: str, task: Task, seed: int, runs: Path) -> dict[str, Any]:
     """Train after the imports, so that the measured time does not contain them."""
     importlib.import_module("torch").set_num_threads(1)
     importlib.import_module(task.module)
@@ -221,10 +228,10 @@ def train(learner: str, task: Task, seed: int) -> dict[str, Any]:
     importlib.import_module("torch._dynamo")  # otherwise the first optimizer imports it
     if learner == RANDOM:
         return play_randomly(task, seed)
-    return train_samara(task, seed) if learner == "Samara" else train_sb3(learner, task, seed)
+    return train_samara(task, seed, runs) if learner == "Samara" else train_sb3(learner, task, seed)
 
 
-def collect(folder: Path, names: list[str], learners: list[str], seeds: list[int]) -> Iterator[str]:
+def collect(folder: Path, runs: Path, names: list[str], learners: list[str], seeds: list[int]) -> Iterator[str]:
     """Make the runs that have no file in `folder`, one after the other, and yield a line for each."""
     for seed in seeds:
         for name in names:
@@ -234,7 +241,7 @@ def collect(folder: Path, names: list[str], learners: list[str], seeds: list[int
                 if learner not in learners or path.exists():
                     continue
                 with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-                    figures = pool.submit(train, learner, task, seed).result()
+                    figures = pool.submit(train, learner, task, seed, runs).result()
                 path.write_text(json.dumps(figures), encoding="utf-8")
                 yield f"{name} {learner} seed {seed}: " + ", ".join(
                     f"{key} {value:,.2f}" for key, value in figures.items()
@@ -287,10 +294,16 @@ def main() -> None:
     everything = ["Samara", "PPO", "DQN", "SAC", RANDOM]
     parser.add_argument("--learners", nargs="*", default=everything, choices=everything)
     parser.add_argument("--seeds", nargs="+", type=int, default=[7000, 7001])
+    parser.add_argument(
+        "--runs", type=Path, help="folder that keeps the runs of Samara, so that interrupted ones continue"
+    )
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    for line in collect(options.folder, options.tasks, options.learners, options.seeds):
-        print(line, flush=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        runs = (options.runs or Path(temporary)).resolve()
+        runs.mkdir(parents=True, exist_ok=True)
+        for line in collect(options.folder, runs, options.tasks, options.learners, options.seeds):
+            print(line, flush=True)
     print_table(options.folder, options.tasks, options.seeds)
 
 

@@ -10,7 +10,6 @@ from algorithm import load
 from algorithm.cli import main
 from algorithm.config.registry import find_settings
 from algorithm.parts.run_folder import RunFolder
-from tests.fakes import LATE
 from tests.task_folder import write_task
 
 pytestmark = pytest.mark.usefixtures("registered_fakes")
@@ -65,15 +64,10 @@ DISTILLATION = "{distillation: {weight: 0.5}}"
 MIXTURE = "{mixture: {epsilon: 0.3}}"
 MEMORY, TWO_MEMORIES = ", memory=RunningSum", ", policy=RunningSum, critic=RunningSum"
 FAKES = {
-    "two roles": Fake(adapter="TWO_ROLES"),
-    "two groups": Fake(agent="TWO_GROUPS"),
-    "auxiliary": Fake(auxiliaries=DISTILLATION),
-    "explorer": Fake(explorer=MIXTURE),
     "reactor with two roles": Fake(agent="REACTOR", adapter="TWO_ROLES"),
     "reactor, auxiliary and explorer, recurrent and skipping": Fake(
         agent="REACTOR", adapter="SKIPPING", auxiliaries=DISTILLATION, explorer=MIXTURE, memory=TWO_MEMORIES
     ),
-    "without a replay": Fake(agent="A2C"),
     "auxiliary and explorer without a replay": Fake(agent="A2C", auxiliaries=DISTILLATION, explorer=MIXTURE),
     "epochs and a late role": Fake(agent="PPO", adapter="TWO_ROLES"),
     "epochs and an auxiliary, recurrent and skipping": Fake(
@@ -125,56 +119,6 @@ def test_every_fake_trains_resumes_and_plays(fake, capsys):
     for role, state in before.items():
         for group, vector in state["parameters"].items():
             assert not torch.equal(vector, after[role]["parameters"][group]), (role, group)
-
-
-def test_a_role_that_appears_late_has_its_own_components():
-    folder = FAKES["two roles"].train()
-    states = read_weights(folder)
-    assert set(states) == set(folder.read_roles()) == {"early", "late"}
-    assert states["early"]["parameters"]["acer"].shape != states["late"]["parameters"]["acer"].shape
-    counters = folder.find_latest().counters
-    ticks = counters.env_steps / 4 * 6 / 5  # four lanes in all; five of six rows are executed
-    assert ticks > LATE
-
-
-def test_each_group_uses_its_own_learning_rate(monkeypatch):
-    from algorithm.training.learner import Learner
-
-    updates = []
-    step = Learner._step_if_finite
-
-    def recorded_step(self):
-        before = self.parameters.vector.clone()
-        result = step(self)
-        change, groups = (self.parameters.vector - before).abs(), self.parameters.group_slices
-        updates.append({name: change[where].max().item() for name, where in groups.items()})
-        return result
-
-    monkeypatch.setattr(Learner, "_step_if_finite", recorded_step)
-    FAKES["two groups"].train()
-    assert max(step["policy"] for step in updates) < 3e-3  # a step of Adam is about its learning rate
-    assert max(step["critic"] for step in updates) > 1e-2
-
-
-def test_an_auxiliary_has_parameters_statistics_and_a_target_network():
-    folder = FAKES["auxiliary"].train()
-    state = read_weights(folder)["agent"]
-    assert state["parameters"]["auxiliary/distillation"].shape == (8 * 4 + 4,)
-    student = state["parameters"]["auxiliary/distillation"]
-    teacher = state["target_networks"]["auxiliary/distillation/teacher"]
-    assert teacher.shape == student.shape
-    assert not torch.equal(teacher, student)
-    count = state["statistics"]["auxiliary/distillation"][-1]
-    assert count >= 200  # rewards of almost every valid row, each observed once however often it is replayed
-    assert count <= 250
-
-
-def test_the_replay_stores_the_behavior_of_the_explorer():
-    folder = FAKES["explorer"].train()
-    with np.load(folder.find_latest().folder / "agent" / "replay.npz") as arrays:
-        stored = np.exp(arrays["behavior"][:, : arrays["head"].max()])
-    np.testing.assert_allclose(stored.sum(-1), 1, rtol=1e-5)
-    assert stored.min() >= 0.3 / 2 - 1e-6
 
 
 def test_a_memory_stays_with_its_lane_when_ticks_are_skipped():

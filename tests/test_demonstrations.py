@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,9 +13,9 @@ from algorithm.adapters.demonstration_recorder import DemonstrationRecorder
 from algorithm.adapters.probe import ProbeAdapter
 from algorithm.demonstrations import Demonstrations, read_recording, write_recording
 from algorithm.errors import UserError
-from algorithm.rollout import Step
 from tests.adapters.configs import config
 from tests.demonstrated import play_randomly
+from tests.doubles import Row, ScriptedAdapter, make_step
 
 
 @pytest.fixture(scope="module")
@@ -37,48 +36,14 @@ def test_a_file_holds_what_was_recorded(recorded, tmp_path):
     assert len(public.episodes) == len(before.episodes)
 
 
-class Scripted:
-    """An adapter that returns Steps in their order; a row is for one lane, or has a list with a value for each."""
-
-    def __init__(self, role, *rows):
-        self.roles, self.rows = {"agent": role}, list(rows)
-
-    def reset(self, seed):
-        return self.receive()
-
-    def send(self, actions):
-        pass
-
-    def receive(self):
-        number, *values = self.rows.pop(0)
-        first, bootstrap, reward, alive = map(np.atleast_1d, values)
-        shape = len(first), *self.roles["agent"].obs_specs["obs"].shape
-        return {
-            "agent": Step(
-                lane=np.arange(len(first)),
-                obs={"obs": np.full(shape, number, np.float32)},
-                first=first,
-                is_bootstrap_row=bootstrap,
-                reward=reward.astype(np.float32),
-                alive=alive,
-            )
-        }
-
-
-def test_rewards_and_ends_belong_to_the_action_before_them_and_running_episodes_are_left_out(recorded):
-    role = replace(recorded["agent"].role, lanes=1)
-    rows = [(0, True, False, 9, True), (1, False, False, 1, True), (2, True, False, 2, False)]  # a termination
-    rows += [
-        (3, False, False, 3, True),
-        (4, False, True, 4, True),
-        (5, True, False, 0, True),
-        (6, False, False, 6, True),
-    ]
-    recorder = DemonstrationRecorder(Scripted(role, *rows))
+def test_rewards_and_ends_belong_to_the_action_before_them_and_running_episodes_are_left_out():
+    rows = [Row(0, 0, 9, first=True), Row(0, 1, 1), Row(0, 2, 2, alive=False, first=True)]  # a termination
+    rows += [Row(0, 3, 3), Row(0, 4, 4, is_bootstrap_row=True), Row(0, 5, first=True), Row(0, 6, 6)]
+    recorder = DemonstrationRecorder(ScriptedAdapter([{"agent": make_step(row)} for row in rows], agent=1))
     recorder.reset(0)
     n_episodes = []
     for action in range(len(rows) - 1):
-        recorder.step({"agent": np.full((1, role.action_spec.size), action, np.float32)})
+        recorder.step({"agent": np.full((1, 1), action, np.float32)})
         n_episodes.append(sum(len(each.episodes) for each in recorder.collect().values()))
     assert n_episodes == [0, 1, 1, 2, 2, 2]  # a truncation needs no row after it
     one, two = recorder.collect()["agent"].episodes
@@ -88,13 +53,12 @@ def test_rewards_and_ends_belong_to_the_action_before_them_and_running_episodes_
     assert two.actions[:, 0].tolist() == [2, 3] and two.rewards.tolist() == [3, 4] and not two.terminated
 
 
-def test_of_a_lane_as_many_episodes_are_kept_as_an_evaluation_counts(recorded):
-    role = replace(recorded["agent"].role, lanes=2)
-    rows = [(t, [True, t % 9 == 0], [False, False], [1, 1], [True, True]) for t in range(30)]  # of 1 and 9 steps
-    recorder = DemonstrationRecorder(Scripted(role, *rows))
+def test_of_a_lane_as_many_episodes_are_kept_as_an_evaluation_counts():
+    ticks = [{"agent": make_step(Row(0, t, 1, first=True), Row(1, t, 1, first=t % 9 == 0))} for t in range(30)]
+    recorder = DemonstrationRecorder(ScriptedAdapter(ticks, agent=2))  # episodes of 1 and 9 steps
     recorder.reset(0)
-    for _ in rows[1:]:
-        recorder.step({"agent": np.zeros((2, role.action_spec.size), np.float32)})
+    for _ in ticks[1:]:
+        recorder.step({"agent": np.zeros((2, 1), np.float32)})
     (kept,) = recorder.collect({"agent": [0, 1, 0]}).values()
     assert [len(episode.rewards) for episode in kept.episodes] == [1, 1, 9]
     assert recorder.collect({"other": [0]}) == {}

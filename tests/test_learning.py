@@ -190,14 +190,14 @@ def test_simple_decisions_are_learned(tmp_path, algorithm, probe, max_step, chan
     assert algorithm != "ACER" or result.returns["agent"] >= 0.85
 
 
-def test_evaluation_does_not_affect_training_and_the_seed_does(tmp_path):
+def test_evaluation_does_not_affect_training(tmp_path):
     weights = []
-    for every, greedy, seed in [(None, True, 7), (300, True, 7), (300, False, 7), (None, True, 8)]:
+    for every, greedy in [(None, True), (300, True), (300, False)]:
         layer = read_variant(PROJECT_ENVS / "gym/cartpole/config.yaml", "default")
-        base = {"max_step": 1000, "evaluate_every": every, "evaluate_greedy": greedy, "seed": seed}
+        base = {"max_step": 1000, "evaluate_every": every, "evaluate_greedy": greedy}
         folder, _ = train_quietly(tmp_path, layer, {"base_config": base})
         weights.append(folder.find_latest().weights("agent")["parameters"]["acer"])
-    assert [each.equal(weights[0]) for each in weights] == [True, True, True, False]
+    assert [each.equal(weights[0]) for each in weights] == [True] * 3
 
 
 # Folders whose default variant has neither an explorer nor a bonus, and does not reach its goal without one; variants

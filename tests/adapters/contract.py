@@ -17,6 +17,19 @@ from algorithm.specs import ActionSpec
 from tests.adapters.configs import OPENED, opened
 
 
+def act(adapter: Adapter, steps: dict[str, Step], value: float = 0.0) -> dict[str, Step]:
+    """Return the next Steps after actions of which every number is `value`."""
+    shapes = {role: (len(step.lane), adapter.roles[role].action_spec.size) for role, step in steps.items()}
+    return adapter.step({role: np.full(shape, value, np.float32) for role, shape in shapes.items()})
+
+
+def list_rows(step: Step) -> list[tuple]:
+    """Return (lane, first, is_bootstrap_row, reward, alive, first observed value) of each row."""
+    obs = step.obs.get("obs", step.obs.get("observation"))
+    fields = (step.lane, step.first, step.is_bootstrap_row, step.reward, step.alive, obs[:, 0])
+    return list(zip(*(field.tolist() for field in fields), strict=True))
+
+
 class AdapterContract:
     """Tests of an adapter, on the Steps of `ticks` ticks with random actions.
 

@@ -212,23 +212,6 @@ def test_a_worker_process_that_exits_or_hangs_is_replaced_with_all_others(how, m
     assert message in caplog.text
 
 
-@pytest.mark.parametrize("is_sent", [False, True], ids=["before send", "between send and receive"])
-def test_a_worker_process_killed_at_any_time_is_replaced(is_sent):
-    adapter = restarting(1, counted.Slow, 1, {"vectorization_mode": "async", "seconds": 0.2})
-    adapter.reset(SEED)
-    process = adapter._inner.env.processes[0]
-    if is_sent:
-        adapter.send(ZEROS)
-    os.kill(process.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
-    process.join()
-    if not is_sent:
-        adapter.send(ZEROS)
-    step = adapter.receive()["agent"]
-    assert step.first.all() and step.alive.all() and not step.is_bootstrap_row.any()
-    assert adapter.restarts == 1
-    assert (adapter.step(ZEROS)["agent"].obs["obs"] == step.obs["obs"] + 1).all()
-
-
 def test_an_error_without_text_is_described_by_file_and_line():
     def fail(action):
         raise AssertionError

@@ -14,7 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from algorithm.adapters.adapter import EnvironmentStartError, UnsupportedEnvironment
 from algorithm.adapters.gym import GymAdapter
-from algorithm.adapters.gym_ids import find_id, find_spec
+from algorithm.adapters.gym_ids import find_id
 from algorithm.adapters.vector import NATIVE_MIN_ENVS
 from algorithm.returns import retrace
 from algorithm.training.actor import Actor
@@ -278,8 +278,3 @@ def test_no_id_or_several_ids_are_an_error_with_similar_ids(name, message):
     with pytest.raises(UnsupportedEnvironment) as error:
         find_id(name)
     assert str(error.value) == message
-
-
-def test_a_spec_has_the_reward_threshold_of_gymnasium():
-    assert find_spec("CartPole-v1").reward_threshold == 475
-    assert find_spec("Pendulum-v1").reward_threshold is None

@@ -11,7 +11,7 @@ from pettingzoo.utils.wrappers import BaseParallelWrapper
 from algorithm.adapters.adapter import EnvironmentCrashed, EnvironmentStartError
 from algorithm.adapters.pettingzoo import PettingZooAdapter
 from tests.adapters.configs import config
-from tests.adapters.contract import _random_actions, make_contract
+from tests.adapters.contract import _random_actions, act, list_rows, make_contract
 from tests.adapters.parallel import LATE, Race
 from tests.adapters.spaced import allowed
 from tests.adapters.turns import Nim
@@ -37,20 +37,9 @@ def play(adapter, ticks):
     rng = np.random.default_rng(0)
     steps, ticked = adapter.reset(0), []
     for _ in range(ticks):
-        ticked.append({role: rows(step) for role, step in steps.items()})
+        ticked.append({role: list_rows(step) for role, step in steps.items()})
         steps = adapter.step(_random_actions(adapter, steps, rng))
     return ticked
-
-
-def rows(step):
-    fields = (step.lane, step.first, step.is_bootstrap_row, step.reward, step.alive, step.obs["obs"][:, 0])
-    return list(zip(*(field.tolist() for field in fields), strict=True))
-
-
-def act(adapter, steps):
-    """Return the next Steps after actions that are zero."""
-    sizes = {role: (len(step.lane), adapter.roles[role].action_spec.size) for role, step in steps.items()}
-    return adapter.step({role: np.zeros(size, np.float32) for role, size in sizes.items()})
 
 
 @pytest.mark.parametrize("kind", ["terminated", "truncated"])
@@ -166,23 +155,11 @@ TestTicTacToe = make_contract(lambda: PettingZooAdapter(config("classic/tictacto
 
 
 def take_one(*fields, ticks=6, **args):
-    """Return {role: [(first, is_bootstrap_row, reward, alive, stones)]} of every tick in which one stone is taken."""
+    """Return {role: (first, is_bootstrap_row, reward, alive, stones)} of every tick in which one stone is taken."""
     adapter = PettingZooAdapter(config(Nim, 1, args, *fields))
     steps, ticked = adapter.reset(0), []
     for _ in range(ticks):
-        fields = {role: (step, step.obs["observation"][0, 0]) for role, step in steps.items()}
-        ticked.append(
-            {
-                role: (
-                    bool(step.first[0]),
-                    bool(step.is_bootstrap_row[0]),
-                    float(step.reward[0]),
-                    bool(step.alive[0]),
-                    left,
-                )
-                for role, (step, left) in fields.items()
-            }
-        )
+        ticked.append({role: list_rows(step)[0][1:] for role, step in steps.items()})
         steps = act(adapter, steps)
     return ticked
 

@@ -10,7 +10,7 @@ from algorithm.adapters.wrappers import SharedAgents
 from algorithm.errors import UserError
 from algorithm.training.evaluator import Evaluator
 from tests.adapters.configs import config
-from tests.adapters.contract import make_contract
+from tests.adapters.contract import act, list_rows, make_contract
 from tests.doubles import ParityAgent, Row, ScriptedAdapter, make_step
 from tests.fakes import Pair
 
@@ -54,21 +54,9 @@ def turns():
 TestTurns = make_contract(lambda: SelfPlay(turns(), Scripted()), package="pettingzoo")
 
 
-def act(adapter, steps, value=0.0):
-    return adapter.step({role: np.full((len(step.lane), 1), value, np.float32) for role, step in steps.items()})
-
-
 def rows(steps):
     """Return [(role, first, is_bootstrap_row, reward, alive, observation)] of Steps of one lane."""
-    fields = ("first", "is_bootstrap_row", "reward", "alive")
-    return [
-        (
-            role,
-            *(getattr(step, name)[0].item() for name in fields),
-            step.obs.get("obs", step.obs.get("observation")).flat[0].item(),
-        )
-        for role, step in steps.items()
-    ]
+    return [(role, *list_rows(step)[0][1:]) for role, step in steps.items()]
 
 
 def test_the_teams_learn_in_turn_and_only_rows_of_the_learning_one_are_presented():

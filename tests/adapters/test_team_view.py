@@ -12,7 +12,7 @@ from algorithm.adapters.wrappers import SharedAgents
 from algorithm.errors import UserError
 from algorithm.specs import ActionSpec, ObsSpec, Role
 from tests.adapters.configs import config
-from tests.adapters.contract import make_contract
+from tests.adapters.contract import act, make_contract
 from tests.doubles import Row, make_step
 from tests.fakes import Pair, Skipping
 
@@ -41,10 +41,6 @@ def team_of(args, n_envs=1, size=3, limit=None):
 
 TestPair = make_contract(lambda: TeamView(SharedAgents(Pair(config("", 3)), {"right": "left"}, {}), 2))
 TestRace = make_contract(lambda: team_of({"late": 4}, 2))
-
-
-def act(adapter, steps, value):
-    return adapter.step({role: np.full((len(step.lane), 1), value, np.float32) for role, step in steps.items()})
 
 
 def rows(step):

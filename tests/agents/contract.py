@@ -72,12 +72,11 @@ class OneDevice(TorchDispatchMode):
         self.device, self.n_operations = device, 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = function(*args, **(kwargs or {}))
         self.n_operations += 1
-        for tensor in tree_leaves((args, kwargs, result)):
+        for tensor in tree_leaves((args, kwargs)):
             if isinstance(tensor, Tensor):
                 assert tensor.device.type == self.device, f"{function} has a tensor on {tensor.device}"
-        return result
+        return function(*args, **(kwargs or {}))
 
 
 def iterate_referents(root: object) -> Iterator[object]:

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import partial
-from itertools import cycle, islice
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from algorithm.agents.metrics import mean_weights
 from algorithm.agents.sac.agent import Sac
 from algorithm.networks import Blueprint, Gru, Mlp
 from algorithm.returns import ESTIMATORS, EstimatorInputs, RewardStream, TraceClipping, estimate_streams
-from algorithm.training.learner import Learner
 from tests.agents.literal import COLUMNS, GAMMA, move_parameters, normalize
 from tests.builders import (
     PassThrough,
@@ -23,11 +21,9 @@ from tests.builders import (
     make_acer,
     make_ppo,
     make_role,
-    random_rollout,
     random_rollout_of,
     sac_settings,
     to_float64,
-    update,
 )
 
 ACTIONS = 3
@@ -209,28 +205,6 @@ def test_the_trust_region_of_acer_limits_the_sum_of_all_advantages():
     assert fractions[0] == fractions[1] and 0 < fractions[0] < 1
 
 
-def test_a_bonus_that_is_constant_changes_no_gradient_of_the_policy(make_agent):
-    """With the value c / (1 - gamma) of a constant bonus c, a stream that crosses episodes has no effect at any row."""
-    agent = make_exact(make_agent)
-    rollout = make_rollout(agent)
-    agent.streams = {name: replace(STREAMS["novelty"], gamma=GAMMA) for name in agent.streams}
-    head = agent.policy.heads.linear
-    with torch.no_grad():
-        head.weight[ACTIONS + 1 :], head.bias[ACTIONS + 1 :] = 0, 3 / (1 - GAMMA)
-
-    def compute_policy_gradient(bonus, value):
-        with torch.no_grad():
-            head.bias[ACTIONS + 1 :] = value
-            batch = replace(rollout, bonuses={name: torch.full_like(rollout.reward, bonus) for name in STREAMS})
-            batch = batch if agent.schedule.epochs is None else agent.prepare(batch)
-        (gradient,) = torch.autograd.grad(sum(agent.loss(batch)[0].values()), head.weight)
-        return gradient
-
-    without, constant = compute_policy_gradient(0.0, 0.0), compute_policy_gradient(3.0, 3 / (1 - GAMMA))
-    torch.testing.assert_close(constant, without, rtol=1e-9, atol=1e-12)
-    assert constant[ACTIONS + 1 :].abs().max() < 1e-12
-
-
 def test_values_are_in_the_order_of_names(make_agent):
     role, blueprint = make_role(), Blueprint(body=Mlp(8))
     agents = [
@@ -250,61 +224,3 @@ def test_agents_with_state_values_support_streams():
     assert Sac.supports_streams(sac_settings()) is False
     with pytest.raises(ValueError, match="critic action_value has no values of reward streams; use state_value"):
         make_acer(streams=STREAMS)
-
-
-LAST_OF_TERMINATED, N_STATES = 2, 5
-
-
-def make_endless_lanes():
-    """Return the endless rows (state, is first, alive) of four lanes, with every kind of end after two actions.
-
-    Two lanes have terminations in states 0 and 1, the first with the observation of state 2 after them; the others have
-    truncations in states 3 and 4. The last observation before a truncation is one of state 4; the last lane has none.
-    """
-    start, last = (0, True, True), (1, False, False)
-    return [
-        cycle([start, last, (LAST_OF_TERMINATED, False, True)]),
-        cycle([start, last]),
-        cycle([(3, True, True), (4, False, True), (4, False, True)]),
-        cycle([(3, True, True), (4, False, True)]),
-    ]
-
-
-def iterate_rollouts(rows=7):
-    """Yield rollouts of a uniform policy, with reward 0 and bonus 1 for every action."""
-    lanes = make_endless_lanes()
-    table = [list(islice(lane, 1)) for lane in lanes]
-    while True:
-        table = [[*column[-1:], *islice(lane, rows)] for column, lane in zip(table, lanes, strict=True)]
-        state, first, alive = (np.array([[row[i] for row in column] for column in table]).T for i in range(3))
-        yield replace(
-            random_rollout(np.random.default_rng(0), rows, COLUMNS, actions=2),
-            obs={"obs": np.eye(N_STATES, dtype=np.float32)[state]},
-            first=first,
-            raw_action=np.random.default_rng(0).integers(2, size=(rows, COLUMNS, 1)).astype(np.float32),
-            reward=np.zeros((rows, COLUMNS), np.float32),
-            alive=alive[:-1],
-            behavior=np.zeros((rows, COLUMNS, 2), np.float32),
-            bonuses={name: np.ones((rows, COLUMNS), np.float32) for name in ("crossing", "episodic")},
-        )
-
-
-def test_values_of_streams_converge_to_their_known_values(make_agent):
-    """Bonus 1 and gamma 0.9: 1 / (1 - gamma) = 10 across ends of episodes; up to a termination 1.9, then 1."""
-    stream = RewardStream(gamma=0.9, weight=1.0, crosses_episodes=True)
-    streams = {"crossing": stream, "episodic": replace(stream, crosses_episodes=False)}
-    role = make_role(COLUMNS, N_STATES, 2)
-    settings = {"gamma": 0.9, "learning_rate": 0.1, "learning_rate_schedule": "constant", "optimizer": "adam"}
-    settings["max_grad_norm"] = 10.0
-    if make_agent is make_ppo:
-        settings |= {"normalize_advantages": False, "epochs": 1}
-    agent = make_agent(role, Blueprint(encoders={"*": PassThrough()}), streams=streams, **settings)
-    learner, rollouts = Learner(agent, role, {}, max_step=None), iterate_rollouts()
-    for rollout in islice(rollouts, 150):
-        update(learner, rollout if agent.schedule.epochs is None else learner.prepare(rollout))
-    with torch.no_grad():
-        values = agent.policy.compute_outputs(torch.eye(N_STATES))[:, 2:].T.numpy()
-    visited = [state for state in range(N_STATES) if state != LAST_OF_TERMINATED]
-    np.testing.assert_allclose(values[0, visited], 0, atol=0.1)
-    np.testing.assert_allclose(values[1, visited], 10, atol=0.2)
-    np.testing.assert_allclose(values[2, visited], [1.9, 1, 10, 10], atol=0.2)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from algorithm.auxiliaries.curiosity import Curiosity
 from algorithm.auxiliaries.settings import CuriositySettings
-from algorithm.networks import Blueprint, FlatParameters, Gru, Mlp
-from algorithm.specs import ActionSpec, Role
+from algorithm.networks import Blueprint, Gru, Mlp
+from algorithm.specs import ActionSpec
 from algorithm.training.learner import Learner
 from tests.auxiliaries.cases import make_inputs
 from tests.builders import PassThrough, make_a2c, make_acer, make_role, random_rollout_of, to_float64, update
@@ -160,44 +159,3 @@ def test_the_features_of_the_agent_contain_its_memory():
     agent, curiosity, _, batch = make_case(SPECS["discrete"], memory=True, features="agent")
     other = curiosity.reward(make_inputs(agent, replace(batch, memory=batch.memory + 1)))
     assert not other.equal(curiosity.reward(make_inputs(agent, batch)))
-
-
-N_STATES = 5
-
-
-def make_walk(rng: np.random.Generator, deterministic: bool, role: Role, agent):
-    """Return a batch of a walk on a ring whose two actions are steps to both sides, or of random states."""
-    batch = random_rollout_of(agent, role)
-    action = rng.integers(2, size=(ROWS, LANES))
-    state = rng.integers(N_STATES, size=(ROWS + 1, LANES))
-    if deterministic:
-        state[1:] = (state[0] + np.cumsum(2 * action - 1, 0)) % N_STATES
-    return replace(
-        batch,
-        obs={"obs": np.eye(N_STATES, dtype=np.float32)[state]},
-        first=np.zeros((ROWS + 1, LANES), bool),
-        raw_action=action[..., None].astype(np.float32),
-    ).convert(torch.from_numpy)
-
-
-@pytest.mark.parametrize("deterministic", [True, False], ids=["a chain", "noise"])
-def test_what_can_be_predicted_loses_its_reward_and_noise_keeps_it(deterministic):
-    """With one-hot observations as features, the error for noise is at least (1 - 1/n) / 2."""
-    role = make_role(LANES, N_STATES, 2)
-    agent = make_a2c(role, Blueprint(encoders={"*": PassThrough()}))
-    curiosity = Curiosity(CuriositySettings(features="agent", units=64))
-    module = curiosity.build(agent, role)
-    FlatParameters({"auxiliary": module}, {}, {})
-    optimizer, rng = torch.optim.Adam(module.parameters(), 3e-3), np.random.default_rng(0)
-    rewards = []
-    for _ in range(400):
-        inputs = make_inputs(agent, make_walk(rng, deterministic, role, agent))
-        with torch.no_grad():
-            rewards.append(curiosity.reward(inputs).mean().item())
-        optimizer.zero_grad(set_to_none=False)
-        curiosity.loss(inputs)[0].backward()
-        optimizer.step()
-    before, after = np.mean(rewards[:5]), np.mean(rewards[-50:])
-    floor = (1 - 1 / N_STATES) / 2
-    assert before > 0.8 * floor
-    assert after < 0.1 * floor if deterministic else after > 0.9 * floor

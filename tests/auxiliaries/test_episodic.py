@@ -119,16 +119,6 @@ def test_columns_of_several_lanes_and_of_one_lane_in_order(lanes, order):
         np.testing.assert_allclose(found, count_by_loop(episodes, "inverse_sqrt")[: 3 * rows], rtol=1e-6)
 
 
-def test_a_truncated_and_a_terminated_episode_by_hand():
-    # Rows: three of an episode, of which the last is the observation at its truncation; two of one that terminates.
-    states, first, _ = make_lane(
-        [(1, "running"), (1, "truncation"), (1, "running"), (1, "running"), (2, "termination"), (2, "running")]
-    )
-    assert first.tolist() == [True, False, False, True, False, True]
-    bonus = record(make_learner(), cut_lane(states, first, 0, 0, 5, False))
-    np.testing.assert_allclose(bonus[:, 0], [2**-0.5, 3**-0.5, 0, 1, 0], rtol=1e-6)
-
-
 def test_a_break_in_the_middle_of_an_episode_starts_an_empty_memory():
     states, first, _ = make_lane([(1, "running")] * 13)
     learner = make_learner()

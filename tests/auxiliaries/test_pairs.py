@@ -64,7 +64,7 @@ def test_the_default_network_has_the_sizes_of_its_settings():
     assert list(shapes.values()) == [(9, 8), (7, 9), (9, 7), (9, 9)]
 
 
-def test_the_loss_is_the_mean_of_valid_pairs_and_descent_aligns_the_directions():
+def test_the_loss_is_the_mean_of_valid_pairs():
     torch.manual_seed(0)
     auxiliary = make("byol")
     heads = auxiliary.build_heads(4)
@@ -75,12 +75,6 @@ def test_the_loss_is_the_mean_of_valid_pairs_and_descent_aligns_the_directions()
         predicted = heads["predictor"](online)
         expected = [2 - 2 * torch.cosine_similarity(predicted[i], target[i], dim=0) for i in (0, 2, 3, 5)]
     torch.testing.assert_close(loss, torch.stack(expected).mean())
-    optimizer = torch.optim.Adam(heads.parameters(), 0.01)
-    for _ in range(100):
-        optimizer.zero_grad()
-        auxiliary.compare(online, target, valid)[0].backward()
-        optimizer.step()
-    assert auxiliary.compare(online, target, valid)[0] < 0.3 * loss
 
 
 def test_the_spread_of_targets():

@@ -14,7 +14,6 @@ from algorithm.auxiliaries.rnd import Rnd
 from algorithm.auxiliaries.settings import RndSettings
 from algorithm.returns import RewardStream
 from algorithm.rollout import Rollout
-from algorithm.specs import ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
 from tests.auxiliaries.cases import AGENTS, PLAIN, RECURRENT, ROLE, STACKED, make_rollout
 from tests.builders import make_a2c, make_acer, make_ppo, make_role, random_rollout, update
@@ -132,27 +131,6 @@ def test_a_stream_has_the_settings(kind):
     with pytest.raises(ValueError, match="gamma 1 needs crosses_episodes: false"):
         kind.Settings(gamma=1.0, crosses_episodes=True)
     assert kind.Settings(gamma=1.0, crosses_episodes=False).gamma == 1
-
-
-def test_novelty_falls_at_visited_states_and_stays_at_others():
-    role = Role(4, {"obs": ObsSpec((16,), "uint8")}, ActionSpec(branches=(3,)))
-    learner, rnd = make_learner(role=role, learning_rate=1e-3, predictor_share=1.0, units=64)
-    rng, states = np.random.default_rng(0), np.eye(16, dtype=np.uint8)
-    rollout = random_rollout(rng, rows=5)
-    rollout.first[:] = False
-    visited, others = states[rng.integers(4, size=(6, 4))], states[4 + rng.integers(12, size=(6, 4))]
-    rollout.obs = {"obs": visited}
-    learner.observe(rollout)
-
-    def measure(obs):
-        return compute_reward(rnd, mark_replayed(replace(rollout, obs={"obs": obs}))).mean()
-
-    before = measure(visited), measure(others)
-    for _ in range(150):
-        learner.compute_gradients(rollout)
-        learner.apply_gradients()
-    assert measure(visited) < 0.01 * before[0]
-    assert measure(others) > 0.5 * before[1]
 
 
 def test_the_gradient_of_the_loss_reaches_the_predictor_only():

@@ -58,41 +58,24 @@ def run(tmp_path):
     return Run(tmp_path)
 
 
-HARM = {
-    "truncated": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
-    "empty": lambda path: path.write_bytes(b""),
-    "missing": lambda path: path.unlink(),
-}
-
-
-@pytest.mark.parametrize("harm", HARM)
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_or_truncated_file_is_logged_and_the_previous_checkpoint_is_used(run, name, harm):
+def test_a_missing_cut_or_changed_file_is_logged_and_the_previous_checkpoint_is_used(run, name):
     good, bad = run.save(10), run.save(20)
     assert run.latest().folder == bad.folder and not run.logged
-    HARM[harm](bad.folder / name)
-    assert run.latest().folder == good.folder
-    assert len(run.logged) == 1 and "\n" not in run.logged[0]
-    assert run.logged[0].startswith(f"{bad.folder / name} is {'missing' if harm == 'missing' else 'damaged'}")
-    assert run.logged[0].endswith(f"checkpoint {good.folder.name} is used instead")
-    is_read = name in ("manifest.json", "counters.json", "agent/weights.pt")
-    assert run.latest("weights.pt").folder == (good if is_read else bad).folder  # only the requested file is checked
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_flipped_bit_is_detected_anywhere(run, name):
-    good, bad = run.save(10), run.save(20)
-    path = bad.folder / name
+    path, rng = bad.folder / name, random.Random(0)
     content = path.read_bytes()
-    rng = random.Random(0)
-    places = [0, len(content) - 1, *rng.sample(range(len(content)), min(60, len(content)))]
-    for place in places:
-        wrong = bytearray(content)
-        wrong[place] ^= 1 << rng.randrange(8)
-        path.write_bytes(wrong)
+    harmed = [None, b"", content[: len(content) // 2]]
+    for place in (0, len(content) - 1, *rng.sample(range(len(content)), min(60, len(content)))):
+        harmed.append(content[:place] + bytes([content[place] ^ 1 << rng.randrange(8)]) + content[place + 1 :])
+    is_read = name in ("manifest.json", "counters.json", "agent/weights.pt")  # for a request of the weights alone
+    for wrong in harmed:
+        path.unlink() if wrong is None else path.write_bytes(wrong)
         run.logged.clear()
-        assert run.latest().folder == good.folder, place
-        assert len(run.logged) == 1 and run.logged[0].startswith(f"{path} is damaged"), place
+        assert run.latest().folder == good.folder, wrong
+        (line,) = run.logged
+        assert line.startswith(f"{path} is {'missing' if wrong is None else 'damaged'}") and "\n" not in line
+        assert line.endswith(f"checkpoint {good.folder.name} is used instead")
+        assert run.latest("weights.pt").folder == (good if is_read else bad).folder
     path.write_bytes(content)
     assert run.latest().folder == bad.folder
 

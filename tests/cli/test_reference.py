@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from algorithm.annotations import Range, Spellings
-from algorithm.config.yaml_layers import load_defaults, read_entries
+from algorithm.config.yaml_layers import find_value, iterate_paths, load_defaults, read_entries
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = spec_from_file_location("tables", ROOT / "docs" / "tables.py")
@@ -29,19 +29,11 @@ def test_pages_spell_options_with_dashes():
         assert found == kept.get(page.name, []) or page.name == "migration.md", page  # names of another program
 
 
-def list_settings(tree, above=""):
-    """Yield path and value of every section and setting of the defaults."""
-    for key, value in tree.items():
-        yield f"{above}{key}", value
-        if isinstance(value, dict):
-            yield from list_settings(value, f"{above}{key}.")
-
-
 def test_every_line_of_the_defaults_is_read_with_its_default_and_meaning():
-    settings, entries = dict(list_settings(load_defaults())), read_entries()
-    assert [entry.path for entry in entries] == list(settings)
+    defaults, entries = load_defaults(), read_entries()
+    assert [entry.path for entry in entries] == list(iterate_paths(defaults))
     for entry in entries:
-        value = settings[entry.path]
+        value = find_value(defaults, entry.path)
         if entry.default is None:
             assert isinstance(value, dict)
         else:

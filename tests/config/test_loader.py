@@ -75,6 +75,7 @@ def test_words_are_read_in_common_spellings(path, spelled, value):
 
 # Assignments, with a part of the error.
 INVALID = """
+opponent_config.opponents=[latest] opponent_config.evaluation_opponent=past | past needs past among opponent_config.opp
 acer_config.gamma=high | acer_config.gamma is 'high'; input should be a valid number
 acer_config.gamma=1.5 | acer_config.gamma is 1.5; it must be from 0 to 1
 acer_config.batch_size=0 | acer_config.batch_size is 0; it must be at least 1
@@ -160,14 +161,19 @@ def test_environment_parameters_are_read_in_the_grammar_of_ml_agents(given, expe
 
 
 @pytest.mark.parametrize(
-    ("threshold", "max_step", "message"),
+    ("criteria", "max_step", "message"),
     [
-        (0.5, None, "reset_config.g: lessons by progress use .*max_step, which is not"),
-        (50, 100, r"curriculum\[0\].completion_criteria.threshold is 50.0; progress is from 0 to 1"),
+        ("measure: progress, threshold: 0.5", None, "reset_config.g: lessons by progress use .*max_step, which is not"),
+        (
+            "measure: progress, threshold: 50",
+            100,
+            r"\[0\].completion_criteria.threshold is 50.0; progress is from 0 to 1",
+        ),
+        ("measure: Elo, threshold: 1", 100, "reset_config.g: the measure elo needs opponents"),
     ],
 )
-def test_lessons_by_progress_are_fractions_of_max_step(threshold, max_step, message):
-    parameter = yaml.safe_load(lessons(f"measure: progress, threshold: {threshold}"))
+def test_lessons_that_cannot_be_measured_are_errors(criteria, max_step, message):
+    parameter = yaml.safe_load(lessons(criteria))
     with pytest.raises(UserError, match=message):
         resolve([("test", {"reset_config": {"g": parameter}, "base_config": {"max_step": max_step}})])
 
@@ -217,6 +223,9 @@ def test_short_names_of_critics_are_recorded_in_full(spelled, word):
 
 # Settings after --set, with a part of the error; those of an algorithm follow its name.
 UNUSED = """
+opponent_config.window=3 | opponent_config.window is for opponents with past, and so has no effect
+opponent_config.opponents=[random] opponent_config.save_steps=3 | opponent_config.save_steps is for opponents with past
+opponent_config.swap_steps=3 | opponent_config.swap_steps has no effect, since opponents is []
 sac_config.gamma=0.5 | sac_config.gamma is for algorithm SAC, not for ACER, and so has no effect
 base_config.algorithm=SAC acer_config.gamma=0.5 | acer_config.gamma is for algorithm ACER, not for SAC
 base_config.algorithm=sac acer_config.gamma=0.5 | acer_config.gamma is for algorithm ACER

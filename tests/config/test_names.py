@@ -89,6 +89,7 @@ def test_every_setting_is_found_as_a_flag():
 def test_every_entry_can_be_imported(kind, name):
     assert callable(find_class(kind, name))
     assert find_class(kind, name.lower()) is find_class(kind, name)
+    assert kind not in SETTINGS or find_class(kind, name).Settings is find_settings(kind, name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +121,3 @@ def test_the_section_of_an_own_algorithm_inherits_the_optimizer():
 def test_settings_of_another_kind_are_an_error(kind):
     with pytest.raises(UserError, match="the class needs a dataclass Settings that inherits algorithm"):
         find_settings(kind, f"{__name__}:Foreign")
-
-
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in SETTINGS for name in TABLES[kind]])
-def test_a_class_has_the_settings_of_the_table(kind, name):
-    assert find_class(kind, name).Settings is find_settings(kind, name)

@@ -19,7 +19,6 @@ from algorithm.distributions import (
     Gaussian,
 )
 from algorithm.distributions.categorical import find_allowed_combinations, one_hot_combinations
-from algorithm.losses import trust_region_multiplier
 from tests.distributions.oracles import DRAWS, find_allowed, find_place, gradient, one_hot, random, within_noise
 from tests.distributions.test_contract import compute_results, in_numpy, in_torch
 from tests.oracles import close, softmax, tensor
@@ -30,17 +29,6 @@ KINDS = [Gaussian, FixedStdGaussian]
 def with_std(std, *mean):
     """Return statistics of a Gaussian with the same std in every dimension."""
     return torch.cat((tensor(*mean), tensor(std).log().expand(len(mean))))
-
-
-def test_known_step_within_the_trust_region():
-    policy, average = (FixedStdGaussian(with_std(0.3, *mean)) for mean in ((0.5, -0.2), (0, 0)))
-    g, k = policy.score(tensor(0.8, 0.1), torch.tensor(2.0).double()), policy.kl_gradient(average)
-    close(g, tensor(20 / 3, 20 / 3, 0, 0))
-    close(k, tensor(0.5 / 0.09, -0.2 / 0.09, 0, 0))
-    close(trust_region_multiplier(g, k, 1.0), tensor(0.592759), atol=1e-6)
-    close(g - trust_region_multiplier(g, k, 1.0) * k, tensor(3.373564, 7.983908, 0, 0), atol=1e-6)
-    k = policy.kl_gradient(policy)
-    assert (g - trust_region_multiplier(g, k, 1.0) * k).equal(g)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,14 +69,6 @@ def test_gradients_with_respect_to_probabilities_equal_autograd():
     probs = LOGITS.softmax(-1)
     close(policy.score_wrt_probs(WEIGHT), gradient(lambda p: WEIGHT * p.log(), probs))
     close(policy.kl_gradient_wrt_probs(Categorical(AVERAGE)), gradient(lambda p: kl_from_average(p.log()), probs))
-
-
-def test_a_projection_in_probabilities_changes_logits_along_policy_minus_average():
-    policy, average = Categorical(LOGITS), Categorical(AVERAGE)
-    kappa = random(5, 2, 1, seed=4).abs()
-    step = policy.score_wrt_probs(WEIGHT) - kappa * policy.kl_gradient_wrt_probs(average)
-    reaching = gradient(lambda x: step * x.softmax(-1), LOGITS)
-    close(reaching, policy.summed_score(WEIGHT) - kappa * policy.kl_gradient(average))
 
 
 def test_the_memory_layout_has_no_effect():
@@ -170,12 +150,6 @@ BRANCHES = [(2, 3), (3, 2), (2, 2, 2), (4, 1, 3)]
 every_family = pytest.mark.parametrize("family", [FlattenedFamily(b) for b in BRANCHES], ids=map(str, BRANCHES))
 
 
-def test_the_mode_is_not_the_most_probable_index_of_each_branch():
-    # P(0, 0) = 0.4, but the index 1 of the first branch has the probability 0.6.
-    logits = np.log(np.float32([[0.4, 1e-6, 0.0999, 0.2, 0.3, 1e-6]]))
-    np.testing.assert_array_equal(FlattenedFamily((2, 3)).mode(logits), [[0, 0]])
-
-
 def masks_of(branches):
     """Return every mask of the actions of the branches [n, sum of branches]."""
     return torch.tensor(list(product((0.0, 1.0), repeat=sum(branches))))
@@ -205,15 +179,3 @@ def test_exported_actions_respect_every_mask(family):
         for _ in range(10):
             sample = torch.cat(family.export_action(logits, masks, SAMPLE).indices, -1)
             assert allowed[np.arange(len(masks)), find_place(family.branches, sample)].all()
-
-
-def test_repetition_repeats_combinations_where_independent_branches_repeat_each_index():
-    flattened, independent = FlattenedFamily((2, 2)), [CategoricalFamily(2)] * 2
-    sample, level = np.float32([[1, 0]]), np.float32([0.5])
-    probs = softmax(flattened.with_repetition(np.zeros((1, 4), np.float32), sample, level)[0])
-    np.testing.assert_allclose(probs, [0.125, 0.125, 0.625, 0.125], atol=1e-6)
-    first, second = (
-        softmax(family.with_repetition(np.zeros((1, 2), np.float32), sample[:, i : i + 1], level)[0])
-        for i, family in enumerate(independent)
-    )
-    np.testing.assert_allclose(np.outer(first, second).ravel(), [0.1875, 0.0625, 0.5625, 0.1875], atol=1e-6)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
 
 from algorithm.adapters.gym import GymAdapter, compute_goal_rewards
 from algorithm.config.loader import resolve
@@ -39,10 +38,6 @@ def build(folder: RunFolder):
         return ComponentsBuilder(settings, folder, None, lambda line: None)("agent", adapter.roles["agent"])
     finally:
         adapter.close()
-
-
-def test_the_maze_is_an_environment_of_gymnasium(maze):
-    check_env(maze, skip_render_check=True)
 
 
 def test_the_wall_stops_the_point_below_its_upper_end_only(maze):

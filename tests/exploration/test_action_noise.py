@@ -57,12 +57,6 @@ def test_samples_follow_the_statistics_that_are_stored(level):
     np.testing.assert_allclose(stored, (1 - level) * softmax + level / 3, rtol=1e-4)
 
 
-def test_noise_of_a_continuous_action_widens_its_distribution():
-    decision = decide(Fixed(GAUSSIAN, 0.1, np.log(0.3)), [0.4, 0.4], range(40_000), spec=ActionSpec(continuous=1))
-    assert decision.raw_action.std() == pytest.approx(0.5, rel=0.02)
-    assert decision.raw_action.mean() == pytest.approx(0.1, abs=0.01)
-
-
 BAD = [None, 0.3, "high", [], [0.3], [0, 0.1, 0.2], [0.3, 0.1], [-0.1, 0.1], [0, "high"], [True, True]]
 
 

@@ -10,7 +10,6 @@ import torch
 
 from algorithm.distributions import ClippedGaussianFamily, Gaussian, HybridFamily, make_family
 from algorithm.distributions.categorical import CategoricalFamily
-from algorithm.distributions.distribution import MASKED_LOGIT
 from algorithm.distributions.joint import JointFamily
 from algorithm.exploration.explorers import ActionRepeat, NoiseRepeat
 from algorithm.rollout import Decision
@@ -55,14 +54,6 @@ def test_every_branch_is_repeated_separately():
     behavior = explorer.act(agent, step_of([0]), np.zeros((1, 0))).behavior
     np.testing.assert_allclose(softmax(behavior[:, :2]), [[0.25, 0.75]], rtol=1e-5)
     np.testing.assert_allclose(softmax(behavior[:, 2:]), [[1 / 6, 1 / 6, 4 / 6]], rtol=1e-5)
-
-
-def test_a_forbidden_action_is_not_repeated():
-    logits = np.array([[0.0, MASKED_LOGIT, 1.0], [0.0, 0.0, MASKED_LOGIT]], np.float32)
-    mixed = CategoricalFamily(3).with_repetition(logits, np.array([[1], [0]]), np.array([0.9, 0.9], np.float32))
-    np.testing.assert_allclose(softmax(mixed[0]), softmax(logits[0]), atol=1e-6)
-    np.testing.assert_allclose(softmax(mixed[1]), [0.95, 0.05, 0], atol=1e-6)
-    assert (mixed[[0, 1], [1, 2]] == MASKED_LOGIT).all()
 
 
 def test_the_mean_durations_of_actions_are_a_geometric_sequence_from_the_first_lane_to_the_last():

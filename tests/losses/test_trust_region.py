@@ -70,17 +70,6 @@ def test_at_the_average_policy_the_step_is_the_gradient_in_every_space():
         close(step_in_logits(AVERAGE, AVERAGE, 2, -5.0, space), spaces["logits"][0], atol=1e-12)
 
 
-def test_each_row_is_projected_separately():
-    rows = [directions(PI, AVERAGE, 0, 20.0)["logits"], directions(PI, AVERAGE, 2, -0.5)["logits"]]
-    gradient, kl_gradient = (torch.stack(parts) for parts in zip(*rows, strict=True))
-    together = project_gradient(gradient, kl_gradient, 1.0)
-    for row, alone in enumerate(rows):
-        close(together[row], project_gradient(*alone, 1.0), atol=1e-12)
-    for copies in (1, 8):
-        repeated = project_gradient(gradient.repeat(copies, 1), kl_gradient.repeat(copies, 1), 1.0)
-        close(repeated, together.repeat(copies, 1), atol=1e-12)
-
-
 vectors = arrays.arrays("float64", 4, elements=st.floats(-1e3, 1e3))
 many = settings(max_examples=200, deadline=None, derandomize=True)
 

@@ -7,8 +7,6 @@ from torch import Tensor, nn
 
 from algorithm.networks import ActorCritic, Blueprint, Chain, FlatParameters, FrameStack, Mlp, Vector
 from algorithm.specs import ObsSpec
-from algorithm.training.learner import Learner
-from tests.builders import make_acer, make_role, random_rollout, update
 from tests.fakes import RunningSum
 
 ONE = {"obs": ObsSpec((3,))}
@@ -109,27 +107,6 @@ def test_acting_equals_the_module_and_follows_its_parameters(name):
     third = assert_acts_as_the_module(network, specs)
     assert not np.allclose(first, second)
     assert not np.allclose(second, third)
-
-
-def test_acting_follows_updates_of_a_learner():
-    agent = make_acer(learning_rate=0.05)
-    learner = Learner(agent, make_role(), {}, max_step=None)
-    obs, memory = observations(ONE, 6), np.zeros((6, 0), np.float32)
-    before = agent.policy.act(obs, memory)[0]
-    for seed in range(3):
-        update(learner, random_rollout(np.random.default_rng(seed)))
-    after = agent.policy.act(obs, memory)[0]
-    assert np.abs(after - before).max() > 1e-3
-    expected = agent.policy(tensors(obs), torch.zeros(6, 0))[0].detach()
-    np.testing.assert_allclose(after, expected, rtol=0, atol=1e-6)
-
-
-def test_heads_return_the_statistics_and_the_values():
-    for blueprint, specs in BLUEPRINTS.values():
-        torch.manual_seed(0)
-        network = ActorCritic(blueprint, specs, statistics_size=2, n_values=7)
-        features, _ = network.torso.step(tensors(observations(specs, 4)), torch.zeros(4, network.state_size))
-        assert network.compute_outputs(features).shape == (4, 9)
 
 
 def test_the_first_policy_is_close_to_uniform():

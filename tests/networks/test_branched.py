@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -27,7 +27,7 @@ from algorithm.networks import (
 )
 from algorithm.specs import ACTION_MASK, ObsSpec
 from tests.adapters.configs import config
-from tests.builders import make_reactor, random_rollout
+from tests.builders import make_reactor
 from tests.distributions.oracles import find_allowed
 from tests.fakes import AnyAction, RunningSum
 from tests.networks.test_actor_critic import Doubling, observations, tensors
@@ -236,29 +236,3 @@ def test_the_critic_continues_from_the_states_that_acting_has_stored(name):
         torch.testing.assert_close(agent.policy.unroll_critic(batch), values)
         begin += len(batch)
     assert begin == len(whole) - 1 and whole.std(0).max() > 1e-2
-
-
-@pytest.mark.parametrize("burn_in", [1, 4])
-@pytest.mark.parametrize("name", ["memory of the critic", "all memories", "frames and all memories"])
-def test_burn_in_equals_continuing_from_the_same_rows(name, burn_in):
-    network = make(name, masked=False)
-    rollout = random_rollout(np.random.default_rng(0), rows=9)
-    rollout = replace(rollout, memory=np.random.default_rng(1).normal(size=(4, network.state_size)).astype(np.float32))
-    rollout = rollout.convert(torch.from_numpy)
-    whole, after = network.unroll(rollout), network.unroll(replace(rollout, burn_in=burn_in))
-    for field in fields(whole):
-        torch.testing.assert_close(getattr(after, field.name), getattr(whole, field.name)[burn_in:])
-
-
-def test_burn_in_rows_have_no_gradient():
-    network = make("all memories", masked=False)
-    rollout = random_rollout(np.random.default_rng(0))
-    rollout = replace(rollout, first=np.zeros_like(rollout.first), burn_in=2).convert(torch.from_numpy)
-    for name in ("logits", "values"):
-        obs = rollout.obs["obs"].clone().requires_grad_()
-        memory = torch.zeros(4, network.state_size, requires_grad=True)
-        outputs = network.unroll(replace(rollout, obs={"obs": obs}, memory=memory))
-        (gradient,) = torch.autograd.grad(getattr(outputs, name).sum(), obs, allow_unused=True, materialize_grads=True)
-        assert not gradient[:2].any()
-        assert gradient[2:].any() == (name == "values")  # the gradient of the policy ends at the torso
-        assert memory.grad is None

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from algorithm.distributions import MASKED_LOGIT, HybridFamily
 from algorithm.networks import (
@@ -27,6 +25,7 @@ from algorithm.networks.encoders import Scale
 from algorithm.networks.precision import CPU, Placement
 from algorithm.specs import ACTION_MASK, ActionSpec, ObsSpec, Role
 from algorithm.training.learner import Learner
+from tests.agents.contract import OneDevice
 from tests.builders import make_acer, make_reactor, make_role, make_sac, random_rollout, random_rollout_of, update
 from tests.distributions.oracles import find_allowed
 from tests.fakes import RunningSum
@@ -141,16 +140,6 @@ def test_there_is_no_copy_on_a_single_device():
     assert learner._acting_copy is None
 
 
-class RefuseCpuTensors(TorchDispatchMode):
-    """A mode that refuses CPU tensors, which an update on another device would have to wait for or copy."""
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        if any(tensor.device.type == "cpu" for tensor in given):
-            raise AssertionError(f"{function} of a CPU tensor")
-        return function(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize(
     ("make", "spec", "changes"),
     [
@@ -211,7 +200,7 @@ def test_an_update_uses_its_device_alone_and_never_synchronizes(make, spec, chan
     learner._upload = lambda tensor: tensor
     reports, loss = [], agent.loss
     agent.loss = lambda batch: (made := loss(batch), reports.append(made[1]))[0]
-    with RefuseCpuTensors():
+    with OneDevice("meta"):
         report = update(learner, rollout)  # its errors are copied to the CPU
         results = [
             *report.compute_metrics().values(),

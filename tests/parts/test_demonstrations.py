@@ -18,8 +18,7 @@ from algorithm.runs.build import train
 from algorithm.specs import ACTION_MASK, TEAM_PRESENT, ActionSpec, ObsSpec
 from tests.auxiliaries.test_demonstrations import make_player
 from tests.builders import make_role
-from tests.checkpointing.test_resume import RUNS, assert_equal, new_run, train_run
-from tests.demonstrated import record_run
+from tests.checkpointing.test_resume import new_run
 
 pytestmark = pytest.mark.usefixtures("registered_fakes")
 CLONING = {"auxiliaries": {"behavior_cloning": {"batch_size": 4}}}
@@ -134,27 +133,14 @@ def test_missing_and_ambiguous_files_are_one_line_and_leave_no_run(sources, mess
 
 def test_every_runtime_learns_from_demonstrations_and_begins_in_the_same_way(tmp_path, prepared_workers):
     lines, kind = set(), "demonstrations, gru, acer"
-    for runtime in ("LOCAL", "WORKERS", "CLUSTER"):
+    for runtime in ("WORKERS", "CLUSTER", "LOCAL"):
         folder, logged = new_run(tmp_path, runtime, kind, runtime=runtime, n_workers=2, max_iter=None), []
         train(folder.load_settings(), folder, logged.append)
         lines |= {line for line in logged if "before the run" in line}
         columns = (folder.path / "metrics.csv").read_text().splitlines()[0]
         assert "train/gail_reward" in columns and "train/behavior_cloning_log_prob" in columns
+    logged.clear()
+    train(folder.load_settings(("test", {"base_config": {"max_step": 260}})), folder, logged.append)
+    assert not any("before the run" in line for line in logged)  # a resumed run is not pretrained again
     (line,) = lines
     assert re.fullmatch(r"behavior_cloning: 20 updates before the run, loss 0.69\d -> 0.[67]\d+", line)
-
-
-def test_a_run_that_is_resumed_is_not_pretrained_again(tmp_path):
-    folder = new_run(tmp_path, "run", "demonstrations, gru, acer", max_step=100)
-    train_run(folder)
-    logged: list[str] = []
-    train(folder.load_settings(("test", {"base_config": {"max_step": 150}})), folder, logged.append)
-    assert not any("before the run" in line for line in logged)
-
-
-def test_the_recording_of_a_run_has_its_episodes(tmp_path):
-    folder = new_run(tmp_path, "run", "probe")
-    record_run(folder, tmp_path / "a.npz")
-    assert "demonstrations, sac, hybrid" in RUNS
-    other = RunFolder(folder.path)
-    assert_equal(train_run(folder), other.find_latest())  # reading a checkpoint twice gives the same

@@ -47,13 +47,6 @@ def test_a_dataclass_whose_annotations_are_text(tmp_path):
     assert module.__name__ not in sys.modules  # since other processes could not import it by this name
 
 
-def test_a_blueprint_may_be_a_function_of_nn_config():
-    Path("nn.py").write_text(
-        "from algorithm.networks import Blueprint, Mlp\ndef blueprint(units): return Blueprint(body=Mlp(units))\n"
-    )
-    assert load_blueprint(Path(), "nn.py", {"units": 5}).body.units == (5,)
-
-
 OBSERVATIONS = {
     "a": networks.FrameStack(3, networks.Vector(scale=(1.0, 0.5))),
     "b[0]": networks.Conv((16, 3, 1), (8, 3, 2), units=None, activation="tanh"),

@@ -80,21 +80,14 @@ def test_a_run_starts_from_another_one_and_a_resumed_one_does_not_need_it(tmp_pa
     train_run(folder)
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
+def test_a_run_that_does_not_exist_or_of_which_nothing_fits_is_one_line(tmp_path):
+    train_run(new_run(tmp_path, "source", "probe"))
+    folder = new_run(tmp_path, "new", "sac, hybrid and recurrent")
+    for source, message in (
         ("none", "base_config.initialize_from none: there is no such run; give its folder"),
         ("source@7", "base_config.initialize_from source@7: 7: there is no such checkpoint; .* has 38, 74"),
         ("@", "there is no such run"),
-    ],
-)
-def test_a_run_that_does_not_exist_is_one_line(tmp_path, source, message):
-    train_run(new_run(tmp_path, "source", "probe"))
-    with pytest.raises(UserError, match=message):
-        start(new_run(tmp_path, "new", "probe"), source)
-
-
-def test_a_run_of_which_nothing_fits_is_one_line(tmp_path):
-    train_run(new_run(tmp_path, "source", "probe"))
-    with pytest.raises(UserError, match=r"initialize_from: no parameter of .*source@\d+ fits agent; it needs "):
-        start(new_run(tmp_path, "new", "sac, hybrid and recurrent"), "source")
+        ("source", r"initialize_from: no parameter of .*source@\d+ fits agent; it needs "),
+    ):
+        with pytest.raises(UserError, match=message):
+            start(folder, source)

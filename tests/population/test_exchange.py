@@ -113,18 +113,6 @@ class TestParents:
         assert parents[0] in (6, 7) and parents[1] in (6, 7) and parents[2:] == [2, 3, 4, 5, 6, 7]
 
 
-class TestCopies:
-    CONFIG = make_config(exchange_fraction=0.25, perturb_factors=[1.2], resample_probability=0.25)
-
-    def test_the_worst_member_copies_checkpoint_and_perturbed_settings_of_the_best(self):
-        rows = make_rows(5.0, 1.0, 3.0, 4.0)
-        state = exchange.plan_copies(RATE, self.CONFIG, rows, make_rng())
-        assert list_parents(state) == [1, 1, 3, 4]
-        assert [member.settings["rate"] for member in state.members] == [10.0, 12.0, 1000.0, 10000.0]
-        assert state.elites == () and state.interval == 2 and not state.is_transferred
-        assert exchange.plan_copies(RATE, self.CONFIG, rows, make_rng()) == state  # with the same generator
-
-
 class TestDraws:
     @pytest.mark.parametrize(
         ("returns", "fraction", "min_length", "elites"),
@@ -164,12 +152,6 @@ class TestDraws:
         evolver = make_evolver(KIND, length=1, min_length=1, worst=threshold, state=make_state([[1.0]] * 4, selected))
         state = evolver.plan(make_rows(0.0, 0.0, 0.0, 0.0, kinds="cccc"), make_rng())
         assert ["c" not in member.settings["kind"] for member in state.members] == [False, False, removed, False]
-
-    def test_weights_are_drawn_when_every_member_has_enough_returns(self):
-        evolver, rows = make_evolver(), make_rows(1.0, 5.0, 3.0, 4.0)
-        states = [evolver.plan(rows, make_rng()) for _ in range(6)]
-        assert [state.elites for state in states] == [[], [], [2, 4], [], [], [2, 4]]  # the returns are cleared
-        assert all(list_parents(state) == [1, 2, 3, 4] for state in states)
 
     def test_fewer_returns_are_enough_after_the_time(self, clock):
         evolver, rows = make_evolver(), make_rows(1.0, 5.0, 3.0, 4.0)

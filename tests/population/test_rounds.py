@@ -85,22 +85,6 @@ def test_lineage(tmp_path):
     ]
 
 
-def test_a_goal_ends_the_population(tmp_path):
-    make_population(tmp_path, fleet := FakeFleet(goal=6.0), goal=6.0).run()
-    assert [task.member for task in fleet.tasks] == [1, 2, 3, 4, 1]
-    assert [row["goal_reached"] for row in read_rows(tmp_path)] == [False] * 4 + [True]
-    make_population(tmp_path, again := FakeFleet(goal=6.0), goal=6.0).run()
-    assert not again.tasks
-
-
-def test_a_member_that_dies_is_restarted(tmp_path):
-    lines: list[str] = []
-    make_population(tmp_path, fleet := FakeFleet(failures=[3]), max_step=100, lines=lines).run()
-    assert [task.member for task in fleet.tasks] == [1, 2, 3, 4, 3]
-    assert lines == ["member 3: its process crashed with signal SIGKILL: it continues from its last checkpoint"]
-    assert all(row["return"] is not None for row in read_rows(tmp_path))
-
-
 @pytest.mark.parametrize("failures, is_final", [([4, 4], False), ([4], True)])
 def test_a_member_that_fails_is_replaced_by_a_copy(tmp_path, transfers, failures, is_final):
     make_population(tmp_path, FakeFleet(failures, is_final=is_final), max_step=200).run()
@@ -115,18 +99,6 @@ def test_a_return_that_is_not_finite_counts_as_a_failure(tmp_path, value):
     rows = read_rows(tmp_path)
     assert [row["return"] for row in rows[:4]] == [1.0, 2.0, 3.0, None]
     assert rows[7]["parent"] == 3
-
-
-def test_the_lineage_does_not_depend_on_the_speed_of_members(tmp_path):
-    class ReversedFleet(FakeFleet):
-        def train(self, tasks):
-            yield from super().train(tasks[::-1])
-
-    make_population(tmp_path, FakeFleet()).run()
-    expected = (tmp_path / "lineage.jsonl").read_bytes()
-    (other := tmp_path / "other").mkdir()
-    make_population(other, ReversedFleet()).run()
-    assert (other / "lineage.jsonl").read_bytes() == expected
 
 
 def test_all_members_fail(tmp_path):

@@ -18,7 +18,7 @@ from algorithm.networks import Blueprint, Mlp, Vector
 from algorithm.parts.run_folder import RunFolder
 from algorithm.processes import cluster
 from algorithm.processes.cluster import check_actors_on_resume
-from algorithm.processes.host import Failure, ServiceSpec
+from algorithm.processes.host import ServiceSpec
 from algorithm.processes.services import WeightReceiver, pack_weights
 from algorithm.processes.supervisor import Supervisor
 from algorithm.rollout import TD_ERROR, Rollout
@@ -30,7 +30,7 @@ from algorithm.training.learner import Learner
 from algorithm.training.metrics import read_table
 from tests.builders import make_acer, make_role, random_rollout, update
 from tests.checkpointing.test_resume import SETTINGS, new_run, train_run
-from tests.processes.inline_host import InlineHost, fail_calls
+from tests.processes.inline_host import InlineHost
 from tests.test_learning import CONVERGING, PROBE, SECTIONS, read_values, restore
 from tests.unity_player.launcher import make_player
 
@@ -279,14 +279,6 @@ def test_actors_are_served_between_updates(run_cluster, monkeypatch):
     assert any("collect" in part for part in during) and not any("put" in part for part in during)
 
 
-def test_a_silent_actor_is_replaced_after_the_time_limit(run_cluster, monkeypatch):
-    monkeypatch.setattr(InlineHost, "silent", {(0, 0, 2)})
-    monkeypatch.setattr(cluster, "DISPLAY_INTERVAL", 0.01)
-    run = run_cluster(actors=1, timeout=0.1)
-    assert run.host.started["Actor"] == [(0, 0), (0, 1)]
-    assert [line for line in run.lines if "actor 0 has not replied for 0.1 s (cluster_config.timeout)" in line]
-
-
 @pytest.mark.parametrize(
     ("lost", "max_env_restarts", "message", "last"),
     [
@@ -299,13 +291,6 @@ def test_replacements_are_limited(lost, max_env_restarts, message, last, run_clu
     with pytest.raises(EnvironmentCrashed, match=message):
         run_cluster(base={"max_env_restarts": max_env_restarts})
     assert hosts[0].started["Actor"][-1] == last
-
-
-def test_the_exception_of_an_actor_ends_the_run(run_cluster, monkeypatch):
-    fail_calls(monkeypatch, Failure(ZeroDivisionError("in step"), "its traceback"), lambda ticket: ticket[2] == 3)
-    with pytest.raises(ZeroDivisionError, match="in step") as raised:
-        run_cluster()
-    assert "its traceback" in str(raised.value.__cause__)
 
 
 class Numbered:

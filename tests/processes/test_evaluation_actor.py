@@ -70,11 +70,6 @@ def test_the_actor_starts_with_the_rollout_actors(train_evaluated, monkeypatch):
     assert "Evaluator" in calls[: calls.index("wait")] and calls.count("Evaluator") == 1
 
 
-def test_without_evaluations_there_is_no_actor(hosts, train_evaluated):
-    run = train_evaluated("run", {"base_config": {"evaluate_every": None}, "goal": None})
-    assert run.result.evaluation is None and hosts[0].started["Evaluator"] == []
-
-
 def test_results_belong_to_the_version_with_which_they_started(train_evaluated, delayed):
     run = train_evaluated("delayed", {"base_config": {"keep_checkpoints": 1}})
     expected = train_evaluated("main", evaluation_actor=False).evaluations

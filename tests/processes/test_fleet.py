@@ -138,9 +138,3 @@ LAGGING = on_ray(rollouts_in_flight=2, max_lag=0) | {"base_config": {"runtime": 
 def test_what_a_runtime_does_not_support_is_refused(fleet, layer, message):
     with pytest.raises(UserError, match=message):
         fleet.check(resolve([("test", layer)]))
-
-
-@pytest.mark.parametrize("limit", [None, 1])
-def test_lag_without_a_replay_may_have_a_limit_that_allows_it(limit):
-    layer = on_ray(rollouts_in_flight=2, max_lag=limit)
-    ClusterFleet.check(resolve([("test", LAGGING), ("test", layer)]))

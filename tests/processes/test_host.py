@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from unittest import mock
 
@@ -20,6 +20,7 @@ from algorithm.processes.host import Failure, ProcessHost, ServiceLost, ServiceS
 from algorithm.processes.ray_host import RayHost
 from algorithm.training.signals import DeferredSignals, Terminated, raise_on_stop_signals
 from tests.faults.namespaces import ROOT, WITH_LOOPBACK, find_obstacle
+from tests.faults.runs import wait_until_dead
 from tests.prepared_processes import PREPARED
 
 IN_NAMESPACE = "SAMARA_TEST_RAY"  # set in a namespace in which Ray may be started
@@ -90,17 +91,6 @@ def receive(host, ticket):
     return result
 
 
-def wait_until_ended(process):
-    with suppress(ProcessLookupError, FileNotFoundError):
-        while "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text():
-            time.sleep(0.01)
-
-
-def test_a_service_is_made_with_its_numbers_in_another_process(host, handle):
-    assert receive(host, host.call(handle, "get_numbers")) == (1, 2)
-    assert receive(host, host.call(handle, "get_process"))[0] != os.getpid()
-
-
 def test_calls_are_executed_in_their_order_each_once(host, handle):
     tickets = [host.call(handle, "record", number) for number in range(50)]
     waiting = set(tickets)
@@ -137,8 +127,9 @@ def test_messages_larger_than_a_pipe_block_nothing(host, handle):
 
 
 def test_an_exception_of_a_method_is_an_error_and_the_service_continues(host, handle):
-    with pytest.raises(KeyError, match="missing"):
+    with pytest.raises(KeyError, match="missing") as error:
         receive(host, host.call(handle, "fail"))
+    assert 'raise KeyError("missing")' in str(error.value.__cause__)
     assert receive(host, host.call(handle, "get_numbers")) == (1, 2)
 
 
@@ -195,7 +186,7 @@ def test_a_service_that_hangs_delays_neither_calls_nor_others_and_can_be_killed(
     other = host.call(handle, "get_numbers")
     assert list(host.wait([*tickets, other], SECONDS)) == [other]
     host.kill(hanging)
-    wait_until_ended(process)
+    wait_until_dead([process], SECONDS)
     with pytest.raises(ServiceLost):
         receive(host, tickets[0])
 
@@ -205,8 +196,7 @@ def test_a_process_ends_with_the_host():
     handles = [host.start(SPEC) for _ in range(2)]
     processes = [receive(host, host.call(handle, "get_process"))[0] for handle in handles]
     host.close()
-    for process in processes:
-        wait_until_ended(process)
+    wait_until_dead(processes, SECONDS)
 
 
 def test_interrupts_of_the_terminal_do_not_reach_a_service():

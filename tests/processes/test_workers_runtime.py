@@ -31,6 +31,7 @@ from algorithm.training.rewards import RewardNormalizer
 from tests.builders import make_acer, make_role, random_rollout, update
 from tests.checkpointing.test_resume import SETTINGS, content, copy_shortened, new_run, train_run
 from tests.prepared_processes import PREPARED
+from tests.processes.test_cluster_runtime import KINDS as CLUSTER_KINDS
 from tests.training.test_auxiliary_set import WithEncoder
 
 pytestmark = [
@@ -287,15 +288,9 @@ def test_processes_share_networks_that_are_never_trained():
 
 
 KINDS = [
+    *(kind for kind in CLUSTER_KINDS if kind not in ("noisy layers", "rnd of actions, novel actions, sac")),
     "goal and evaluation",
-    "continuous, noisy and normalised",
-    "gru, last action and episodic bonus",
-    "prioritized, with repeated actions",
-    "sac, hybrid and recurrent",
     "curiosity about features of the agent and repeated noise, sac, hybrid",
-    "reactor, lazy, memories of policy and critic, skipping",
-    "a2c, hybrid and recurrent",
-    "ppo, recurrent and skipping",
     "batch statistics, frame stack, gru and curiosity",
 ]
 

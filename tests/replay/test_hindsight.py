@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from algorithm.replay import ACHIEVED, DESIRED, Hindsight, PrioritizedSampler, Replay
-from algorithm.replay.sampler import PriorityFunction
+from algorithm.replay import ACHIEVED, DESIRED, Hindsight, Replay, UniformSampler
 from algorithm.rollout import Rollout
 from tests.builders import random_rollout
+from tests.replay.samplers import PRIORITIZED
 
 LANES, CHUNK = 3, 4
 
@@ -133,23 +133,12 @@ def test_a_share_of_the_sequences_has_another_goal(share):
     assert set(np.unique(stored)) <= {-1, 0}  # the stored goals stay
 
 
-@pytest.mark.parametrize("kind", ["uniform", "prioritized"])
-def test_a_restored_replay_draws_the_same_goals(kind):
-    sampler = {}
-    if kind == "prioritized":
-        function = PriorityFunction(0.9, 1e-3, 10.0)
-
-        def make(sequences):
-            return PrioritizedSampler(
-                sequences, priority_function=function, uses_recorded_errors=False, alpha=0.6, beta=0.4,
-                beta_increment_per_sampling=0.0,
-            )  # fmt: skip
-
-        sampler = {"sampler": make}
-    player, replay = Player(3), make_replay(length=2, **sampler)
+@pytest.mark.parametrize("sampler", [UniformSampler, PRIORITIZED], ids=["uniform", "prioritized"])
+def test_a_restored_replay_draws_the_same_goals(sampler):
+    player, replay = Player(3), make_replay(length=2, sampler=sampler)
     for number in range(30):
         replay.add(player.play(continues=number % 7 != 3))
-    restored = make_replay(length=2, **sampler)
+    restored = make_replay(length=2, sampler=sampler)
     restored.restore({name: value.copy() for name, value in replay.state().items()})
     restored.rng.bit_generator.state = replay.rng.bit_generator.state
     for number in range(10):

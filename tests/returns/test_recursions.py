@@ -45,19 +45,6 @@ def test_known_answers_of_its_relatives():
     close(retrace_target(0 * ONE), 1.9, 0.72, 4.7)  # expected SARSA
 
 
-def test_two_common_mistakes_give_other_targets():
-    close(retrace_target(RHO.clamp(max=10))[:1], 3.493)  # the clip of the policy gradient in the trace
-    close(retrace_target(RHO.clamp(max=1), v=tensor(0.4, 1, 0.8, 0.8))[:1], 1.8946)  # bootstrapping from the last row
-
-
-def test_on_policy_the_difference_to_the_n_step_return_is_the_control_variates():
-    n_step = 1 + GAMMA**2 * 2 + GAMMA**3 * 3
-    assert n_step == pytest.approx(4.807, abs=1e-12)
-    difference = sum(GAMMA**k * (V[k] - Q[k]) for k in (1, 2))
-    torch.testing.assert_close(retrace_target(ONE)[0] - n_step, difference, rtol=0, atol=1e-12)
-    close(retrace_target(ONE, q=V[:-1])[:1], n_step)  # no difference if Q = V
-
-
 def vtrace_targets(rho, trace_lambda=1.0, horizon=None):
     return vtrace(REWARD, DISCOUNT, VALID, V, rho, rho, trace_lambda, horizon)
 
@@ -129,21 +116,6 @@ def test_termination_ends_the_return_and_truncation_bootstraps_from_the_last_obs
         close(kept[4:5], value)
 
 
-def test_truncation_as_termination_and_a_leak_into_the_next_episode_give_other_targets():
-    v = tensor(0.3, 0.6, 0.4, 0.2, 0.8, 2)
-    first, alive = torch.tensor([0, 0, 1, 0, 1, 0]).bool(), torch.tensor([1, 0, 1, 0, 1]).bool()
-    close(retrace_at_ends(REAL, first, alive, v), 1.9, 1, 1.3825, 1, 2.8)
-    alive = torch.tensor([1, 0, 1, 1, 1]).bool()
-    close(retrace_at_ends(REAL, torch.zeros(6).bool(), alive, v), 1.9, 1, 1.92925, 3.43, 2.8)
-
-
-def test_without_its_last_observation_the_last_row_of_a_truncated_episode_is_invalid():
-    v = tensor(0.3, 0.6, 0.4, 0.2, 0.8, 2)
-    first, alive = torch.tensor([0, 0, 1, 0, 1, 0]).bool(), torch.tensor([1, 0, 1, 1, 1]).bool()
-    close(retrace_at_ends(REAL, first, alive, v), 1.9, 1, 1.18, 0.1, 2.8)
-    assert (~(first[1:] & alive)).tolist() == [True, True, True, False, True]
-
-
 @dataclass(frozen=True)
 class Kind:
     """A recursion, and its definition.
@@ -208,38 +180,6 @@ def test_sequences_with_several_episodes_equal_each_episode_alone(kind, horizon,
     for target, expected in zip(targets, kind.define(**record, horizon=horizon), strict=True):
         np.testing.assert_array_equal(valid, ~np.isnan(expected))
         np.testing.assert_allclose(target, np.where(valid, expected, kept), rtol=0, atol=1e-10)
-
-
-@every_kind
-@many
-@given(seeds)
-def test_values_of_invalid_rows_have_no_effect_on_other_rows(kind, seed):
-    record = kind.make_record(seed)
-    targets, valid = kind.run(record)
-    for name in {"reward", "q_taken", "rho", "trace"} & record.keys():
-        record[name] = np.where(valid, record[name], 1e6)
-    for changed, before in zip(kind.run(record)[0], targets, strict=True):
-        np.testing.assert_array_equal(changed[valid], before[valid])
-
-
-@pytest.mark.parametrize("horizon", [None, 1, 2, 4])
-@many
-@given(seeds)
-def test_the_estimate_of_q_depends_on_the_ratios_of_later_rows_only(horizon, seed):
-    """The ratios of all later rows within the horizon have an effect."""
-    kind = KINDS["vtrace"]
-    record = kind.make_record(seed, rows=6)
-    (_, before), valid = kind.run(record, horizon)
-    for row in range(6):
-        other = {name: record[name].copy() for name in ("rho", "trace")}
-        for ratio in other.values():
-            ratio[row] *= 0.2
-        (_, q), _ = kind.run({**record, **other}, horizon)
-        np.testing.assert_array_equal(q[row:], before[row:])
-        if row and horizon != 1:
-            reached = valid[row - 1] & valid[row] & record["alive"][row - 1] & (record["rho"][row] > 0.1)
-            moved = np.abs(q - before)[row - 1] > 1e-9 * record["gamma"] * record["trace_lambda"]
-            np.testing.assert_array_equal(moved[reached], True)
 
 
 @every_kind

@@ -12,14 +12,9 @@ from algorithm.checkpointing.checkpoint import Manifest
 from algorithm.config import registry
 from algorithm.parts.run_folder import RunFolder
 from algorithm.training.metrics import read_table
-from tests.task_folder import NN, write_task
+from tests.command_line import train_once
+from tests.task_folder import NN, TRUNCATION, write_task
 
-CONFIG = """
-default:
-  base_config: {env_type: PROBE, suggest_settings: false, env_name: truncation,
-    max_step: 90, log_every: 30, save_every: 30, n_envs: 3}
-  acer_config: {rollout_length: 5, sequence_length: 5}
-"""
 EVIL = f"from pathlib import Path\nPath('evil').touch()\n{NN}"
 RESUME = "mine/task --resume --max_step 150"
 
@@ -27,13 +22,19 @@ RESUME = "mine/task --resume --max_step 150"
 @pytest.fixture
 def task():
     """Create the folder mine/task."""
-    return write_task(CONFIG)
+    return write_task(TRUNCATION)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of runs after the training of mine/task/a."""
+    return train_once(tmp_path_factory, "mine/task -n a", lambda: write_task(TRUNCATION)) / "runs"
 
 
 @pytest.fixture
-def run(task, command):
-    """Create a run of mine/task."""
-    command("mine/task -n a")
+def run(task, trained):
+    """Copy the run mine/task/a."""
+    shutil.copytree(trained, "runs")
     return RunFolder.find("mine/task", "a")
 
 

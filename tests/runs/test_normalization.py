@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import pytest
 import torch
 
 from algorithm import load
@@ -70,12 +67,3 @@ def test_a_loaded_agent_has_the_statistics_of_batches_and_playing_does_not_chang
             assert torch.cat([norm.running for norm in norms]).equal(saved["batch_statistics"][name])
             assert {float(norm.running[-1]) for norm in norms} == {float(norms[0].running[-1])}
     assert agents[-1].policy.torso.body.input_norm.running[-1] > 5  # committed batches
-
-
-@pytest.mark.parametrize("mode", ["--run", "--resume"])
-def test_a_checkpoint_without_the_statistics_of_the_network_is_rejected(mode, command):
-    write("")
-    command("mine/task -n a")
-    Path("envs/mine/task/nn.py").write_text(NN.format(settings="normalize=True", body="Mlp(8)"))
-    error = command.fail(f"mine/task -n a {mode} --use_env_nn", 1)
-    assert "statistics 'obs/acer' are missing: they come from another agent" in error

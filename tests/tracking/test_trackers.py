@@ -73,6 +73,7 @@ def test_the_settings_are_hyperparameters_and_text(tmp_path):
     started = read_part("session_start_info").hparams
     values = {name: getattr(value, value.WhichOneof("kind")) for name, value in started.items()}
     assert values == settings | {"goal": "null"}
+    assert "_hparams_/session_end_info" in events.summary_metadata
     metrics = {info.name.tag for info in read_part("experiment").metric_infos}
     assert metrics == {f"{name}/{role}" for name in ("rollout/return", "eval/return") for role in ("left", "right")}
     (text,) = events.Tensors("settings/text_summary")[0].tensor_proto.string_val

@@ -76,14 +76,6 @@ def test_the_stored_rows_equal_the_script(actor):
     assert third.valid.all()
 
 
-def test_a_slot_continues_the_previous_slot_of_its_lane(actor):
-    rollouts = collect(actor, 9)
-    assert [rollout.continues_previous.tolist() for rollout in rollouts] == [[False, True], [False, True], [True, True]]
-    lanes = join_lanes(rollouts)
-    assert lanes[0].obs["obs"].ravel().tolist() == [10, 11, 12, 13, 20, 21, 30, 31, 32]
-    assert lanes[1].obs["obs"].ravel().tolist() == [50, 51, 52, 60, 61]
-
-
 def test_memory_is_zero_at_the_start_of_an_episode_and_kept_in_ticks_without_a_row(actor):
     lanes = join_lanes(collect(actor, 9))
     assert lanes[0].behavior[:, 0, 1].tolist() == [0, 1, 2, 3, 0, 1, 0, 1]

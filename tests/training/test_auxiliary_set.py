@@ -186,6 +186,7 @@ def test_no_reward_of_an_auxiliary_enters_a_collected_rollout(make):
     for name in ("reward", "first", "alive", "raw_action", "behavior"):
         np.testing.assert_array_equal(getattr(rollout, name), getattr(before, name))
     np.testing.assert_array_equal(rollout.obs["obs"], before.obs["obs"])
+    torch.testing.assert_close(learner.auxiliaries.by_name["sum"].sums, torch.from_numpy(before.reward.sum(0)))
 
 
 # Losses and gradients

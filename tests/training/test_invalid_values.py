@@ -246,14 +246,3 @@ def test_a_lost_lane_keeps_its_mask():
     ((shown, stored),) = show((Row(0, NAN, first=True), [0, 1, 0, 0, 1]))
     assert not stored
     assert shown.obs[ACTION_MASK].tolist() == [[0, 1, 0, 0, 1]] and shown.obs["obs"].tolist() == [[0]]
-
-
-def test_an_observation_is_logged_by_its_name(caplog):
-    step = make_step(*[Row(lane, 1, first=True) for lane in range(3)])
-    step.obs["speed"] = np.array([[1, 2], [3, NAN], [5, 6]], np.float32)
-    step.obs["camera"] = np.zeros((3, 2, 2), np.uint8)
-    shown, stored = RunningEpisodes("driver", 3, ())(step)
-    assert stored.tolist() == [True, False, True]
-    assert all(np.isfinite(value).all() for value in shown.obs.values())
-    (messages,) = [record.getMessage() for record in caplog.records]
-    assert messages.startswith("the observation 'speed' of lane 1 of role 'driver' is NaN after 0 steps")

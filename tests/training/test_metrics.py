@@ -2,11 +2,9 @@ from __future__ import annotations
 
 import csv
 from math import inf, nan
-from unittest.mock import Mock, call
 
 import pytest
 
-from algorithm.tracking.trackers import Tracker
 from algorithm.training.metrics import MetricsWriter, format_number
 
 
@@ -43,12 +41,6 @@ def test_an_incomplete_last_row_is_dropped(tmp_path):
     for partial in (b"1", b"12,", b"12,3", b"12,3\r"):
         (tmp_path / "metrics.csv").write_bytes(whole + partial)
         assert write(tmp_path, {}, env_steps=1000) == [["10", "1"]]
-
-
-def test_trackers_receive_the_rows_and_the_caller_finishes_them(tmp_path):
-    tracker = Mock(spec=Tracker)
-    MetricsWriter(tmp_path, trackers=tracker).write(10, {"rollout/return": 1.5})
-    assert tracker.method_calls == [call.log(10, {"rollout/return": 1.5})]
 
 
 @pytest.mark.parametrize(

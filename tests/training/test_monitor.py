@@ -113,13 +113,7 @@ def test_a_resumed_run_does_not_repeat_actions_of_its_checkpoint(tmp_path):
     run.go(5)
     assert run.done == []
     run.go(5)
-    assert run.done[0] == ("evaluate", 30)
-
-
-def test_saving_is_last(tmp_path):
-    run = Run(tmp_path, save_every=10, evaluate_every=10, log_every=10, evaluation_means=[3])
-    run.go(10)
-    assert run.done == [("evaluate", 10), ("save", 10)]
+    assert run.done == [("evaluate", 30), ("save", 30)]
 
 
 def test_better_weights_are_saved_at_once_and_worse_ones_are_not(tmp_path):
@@ -131,15 +125,6 @@ def test_better_weights_are_saved_at_once_and_worse_ones_are_not(tmp_path):
     assert best == [10, 20, 20, 40, 50]  # the newest of equally good ones
     assert run.list_moments("save") == [10, 20, 40, 50]
     assert BestCheckpoint(tmp_path).mean == 4
-
-
-def test_a_resumed_run_keeps_the_best(tmp_path):
-    Run(tmp_path, evaluate_every=10, evaluation_means=[7]).go(10)
-    run = Run(tmp_path, env_steps=10, evaluate_every=10, evaluation_means=[6, 8])
-    run.go(10)
-    assert run.best == 10
-    run.go(10)
-    assert run.best == 30
 
 
 def test_the_goal_is_confirmed_by_evaluation_episodes_or_checked_again_later(tmp_path):

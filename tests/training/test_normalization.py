@@ -59,17 +59,6 @@ def test_every_valid_collected_row_counts_once_and_replayed_rows_do_not():
     np.testing.assert_allclose(moments.std, rows.std(0), rtol=1e-10)
 
 
-def test_rows_that_are_not_valid_change_nothing():
-    learner, changed, record = make_learner(), make_learner(), rollout(0)
-    assert not record.valid.all()
-    obs = record.obs["obs"].copy()
-    obs[:-1][~record.valid] = 1e9
-    obs[-1] = -1e9
-    learner.observe(record)
-    changed.observe(replace(record, obs={**record.obs, "obs": obs}))
-    assert changed.parameters.statistics.equal(learner.parameters.statistics)
-
-
 def test_the_average_network_and_the_acting_policy_share_the_statistics():
     learner = make_learner()
     agent, obs = learner.agent, rollout(50).obs["obs"][0]

@@ -82,20 +82,6 @@ def test_rmsprop_with_epsilon_outside_and_inside_of_the_root(inside, expected):
     assert optimizer.vector.item() == pytest.approx(expected, abs=5e-6)
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw", "rmsprop"])
-def test_moments_are_the_whole_state_of_an_optimizer(name):
-    pair = [make_optimizer(3, optimizer=name) for _ in range(2)]
-    for gradient in torch.randn(3, 3, generator=torch.Generator().manual_seed(0)):
-        pair[0].gradient.copy_(gradient)
-        pair[0].step(0.1)
-    pair[1].moments.copy_(pair[0].moments)
-    pair[1].vector.copy_(pair[0].vector)
-    for optimizer in pair:
-        optimizer.gradient.copy_(torch.tensor([1.0, -2.0, 3.0]))
-        optimizer.step(0.1)
-    assert pair[1].vector.equal(pair[0].vector) and pair[1].moments.equal(pair[0].moments)
-
-
 def test_an_unknown_optimizer_is_an_error():
     with pytest.raises(ValueError, match="optimizer 'sgd' is unknown; there are adam, adamw, rmsprop, natural"):
         make_optimizer(optimizer="sgd")
@@ -107,6 +93,6 @@ def test_the_metrics_of_a_step_are_the_rate_and_the_norm_before_clipping(checks_
     optimizer = make_optimizer(4, learning_rate_schedule="linear", max_grad_norm=max_grad_norm)
     optimizer.gradient.copy_(torch.tensor([3.0, 0, 0, -4]))
     optimizer.clip(checks_first)
-    assert torch.linalg.vector_norm(optimizer.gradient) == pytest.approx(min(5.0, max_grad_norm))
+    torch.testing.assert_close(optimizer.gradient, torch.tensor([3.0, 0, 0, -4]) * min(1.0, max_grad_norm / 5))
     metrics = {name: value.item() for name, value in optimizer.compute_metrics(0.25).items()}
     assert metrics == {"train/curiosity_learning_rate": 0.375, "train/curiosity_gradient_norm": 5.0}

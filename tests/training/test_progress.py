@@ -37,13 +37,6 @@ def test_the_mean_needs_an_episode_and_the_best_a_full_window():
     assert (recent.is_full, recent.first, recent.best) == (True, 3, 3)
 
 
-def test_the_mean_is_of_the_last_episodes_and_the_best_of_all_windows():
-    recent = RecentEpisodes()
-    for reward in [*[-10.0] * WINDOW, *[10.0] * WINDOW, *[0.0] * WINDOW]:
-        recent.add(reward, 1)
-    assert (recent.mean, recent.first, recent.best) == (0, -10, 10)
-
-
 def test_an_iteration_is_over_when_every_lane_has_ended_an_episode():
     history = history_of(lanes=2)
     assert [end_episodes(history, shown(2), lane) for lane in (0, 0, 1, 1, 0)] == [0, 0, 1, 1, 2]

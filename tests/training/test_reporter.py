@@ -172,12 +172,6 @@ def test_the_progress_of_a_run(run):
     assert (standing.mean, standing.first, standing.best, standing.length) == (4.9, 1, 5, 4)
 
 
-def test_a_progress_does_not_change_later(run):
-    progress = run.show(1, 5)
-    run.go(1, 5)
-    assert progress.counters.env_steps == 5
-
-
 def test_the_time_left_of_a_resumed_run_follows_from_this_process(tmp_path):
     run = Run(tmp_path, Counters(env_steps=800, seconds=10_000))
     assert run.show().seconds_left is None

@@ -99,22 +99,6 @@ def test_rewards_are_divided_by_the_std_of_the_returns_that_follow_each_row(clip
     torch.testing.assert_close(scale.scale(RAW), torch.from_numpy(expected / np.std(seen)).float())
 
 
-def test_a_reward_at_the_end_of_an_episode_counts_in_the_returns_of_all_its_rows():
-    """Success or failure after 50 rows, half of the time: returns of 0.99^k and 0, whose scale is about 0.4.
-
-    The discounted sum of the rewards so far is 1 in one row of 100 and 0 in all others: a scale of 0.1.
-    """
-    length, gamma = 50, 0.99
-    record = random_rollout(np.random.default_rng(0), 2 * length, 1)
-    record.first[:], record.alive[:], record.reward[:] = False, True, 0
-    record.first[[0, length, -1]], record.alive[[length - 1, -1]], record.reward[-1] = True, False, 1
-    scale = make_normalizer("return_std", gamma=gamma)
-    scale.observe(record)
-    returns = np.concatenate((np.zeros(length), gamma ** np.arange(length)))
-    assert scale.moments.std.item() == pytest.approx(returns.std(), rel=1e-6)
-    assert 0.39 < scale.moments.std.item() < 0.41
-
-
 @pytest.mark.parametrize("rows", [0, 1, 40])
 def test_equal_returns_leave_rewards_unchanged(rows):
     moments = ReturnMoments(0.9)
@@ -155,41 +139,14 @@ def test_added_lanes_count_as_lanes_that_existed_from_the_start(kind):
     assert_same_state(grown, large)
 
 
-def one_lane(reward, first=(), invalid=(), continues_previous=True):
-    """Return a rollout of lane 0 with these rewards [T]; `first` and `invalid` are rows."""
+def one_lane(reward, invalid=()):
+    """Return a rollout of lane 0 with these rewards [T]; `invalid` are rows."""
     record = random_rollout(np.random.default_rng(0), len(reward), 1)
     record.reward = np.array(reward, np.float32)[:, None]
-    record.first[:] = False
-    record.first[[*first]] = True
-    record.alive = ~record.first[1:]
+    record.first[:], record.alive[:] = False, True
     for row in invalid:
         record.first[row + 1] = True
-    record.continues_previous[:] = continues_previous
     return record
-
-
-@pytest.mark.parametrize(
-    ("records", "largest"),
-    [
-        pytest.param([one_lane([1] * 400)], 10, id="constant reward"),
-        pytest.param([one_lane([0] * 49 + [3])], 3, id="one reward, in the last row"),
-        pytest.param([one_lane([2] + [0] * 49)], 2, id="one reward, in the first row"),
-        pytest.param([one_lane([-1, -2])], 2.9, id="negative returns"),
-        pytest.param([one_lane([1, -2, 0.5])], 1.1, id="rewards of both signs"),
-        pytest.param([one_lane([1, 1, 1], first=[1])], 1.9, id="an episode starts in row 1"),
-        pytest.param([one_lane([1, 2, 1], first=[1, 2])], 2, id="each row is an episode"),
-        pytest.param([one_lane([1]), one_lane([1])], 1.9, id="a rollout continues an episode"),
-        pytest.param([one_lane([1]), one_lane([1], continues_previous=False)], 1, id="a rollout continues none"),
-        pytest.param([one_lane([3, 0]), one_lane([1], first=[0])], 3, id="an earlier episode has the largest"),
-        pytest.param([one_lane([1, 7], invalid=[1])], 1, id="an invalid row"),
-        pytest.param([one_lane([0, 0])], 0, id="no reward"),
-    ],
-)
-def test_the_largest_discounted_sum_by_hand(records, largest):
-    normalizer = make_normalizer()
-    for record in records:
-        normalizer.observe(record)
-    assert normalizer.moments.largest.item() == pytest.approx(largest, rel=1e-12)
 
 
 def test_rewards_are_divided_by_the_largest_sum_over_the_bound():
@@ -200,12 +157,6 @@ def test_rewards_are_divided_by_the_largest_sum_over_the_bound():
     assert normalizer.moments.std < 2
     torch.testing.assert_close(normalizer.scale(RAW), torch.tensor([0.5, -2.0]))
     torch.testing.assert_close(half.scale(RAW), torch.tensor([0.25, -1.0]))
-
-
-def test_the_largest_sum_is_that_of_clipped_rewards_before_scaling():
-    normalizer = make_normalizer(clip=1.5, scale=3.0)
-    normalizer.observe(one_lane([9, -9]))
-    assert normalizer.moments.largest == 1.5
 
 
 def test_rewards_are_divided_by_the_std_if_it_is_larger():

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from algorithm.parts.run_folder import RunFolder
 from tests.adapters.configs import opened
 from tests.adapters.contract import make_contract
 from tests.adapters.godot.test_godot import ROOT, GodotAdapter, make_config
-from tests.faults.namespaces import list_descendants
+from tests.faults.namespaces import _read, list_descendants
 
 PROGRAM = "godot3-server"
 pytestmark = [
@@ -54,18 +53,13 @@ def test_killed_engines_start_again(monkeypatch):
     while kills < 3 or len(steps["agent"].lane) < 16:
         assert time.monotonic() < deadline
         if kills < 3 and kills == adapter.restarts and len(steps["agent"].lane) == 16:
-            (engine, *_) = [pid for pid in list_descendants(os.getpid()) if read_name(pid) == PROGRAM]
+            (engine, *_) = [
+                pid for pid in list_descendants(os.getpid()) if _read(f"/proc/{pid}/comm").strip() == PROGRAM
+            ]
             os.kill(engine, signal.SIGKILL)
             kills += 1
         steps = adapter.step({"agent": np.zeros((len(steps["agent"].lane), 2), np.float32)}) or steps
     assert adapter.restarts == 3 and "crashed with signal SIGKILL" in adapter.last_error
-
-
-def read_name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
-    except OSError:  # it has just ended
-        return ""
 
 
 def test_the_ball_stays_on_the_plate_after_training(tmp_path, monkeypatch):

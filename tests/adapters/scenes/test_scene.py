@@ -99,12 +99,6 @@ def test_a_new_agent_does_not_take_the_lane_of_an_agent_with_a_new_request():
     assert [row[:2] for row in ask(lanes, (9, 4), (2, 5))] == [(0, 4), (1, 5)]
 
 
-def test_more_agents_than_lanes_are_too_many():
-    lanes = start(1)
-    with pytest.raises(OverflowError):
-        lanes(batch((1, 1), (2, 2)), batch())
-
-
 def test_a_lane_is_added_for_an_agent_that_finds_none_free_and_the_others_keep_theirs():
     there = []
 
@@ -146,20 +140,6 @@ def test_an_episode_without_a_decision_is_left_out():
     lanes = LaneAssignment(0, 2, reject)
     lanes(batch((1, 1)), batch())
     assert lanes(batch(), batch((2, 5, 3), (9, 9, 9, True))) == (None, None, [])
-
-
-def test_a_lost_scene_truncates_all_episodes_without_final_rows():
-    lanes = start(1, 2)
-    lanes.forget_episodes()
-    assert lanes(batch(), batch((1, 1, 4)))[0] is None
-    assert ask(lanes, (2, 5, 9), (1, 6)) == [(0, 5, True, False, 0, True), (1, 6, True, False, 0, True)]
-
-
-def test_actions_are_in_the_order_of_the_scene():
-    lanes = start(1, 2, 3, first=10)
-    lanes(batch((3, 1), (1, 2)), batch())
-    role_lanes = np.array([2, 5, 10, 12, 20])
-    assert lanes.order_actions(role_lanes, np.arange(5)[:, None]).ravel().tolist() == [3, 2]
 
 
 def test_returns_are_the_sums_of_the_rewards_of_the_rows():

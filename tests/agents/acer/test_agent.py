@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from algorithm.agents.acer.critics import ActionValues, StateValues, StochasticDueling
 from algorithm.networks import Blueprint
 from algorithm.replay import Replay
 from algorithm.specs import ActionSpec, ObsSpec, Role
@@ -40,14 +39,6 @@ def test_replayed_batches_are_poisson_distributed_around_the_ratio():
 def test_rewards_without_a_scale_are_divided_by_the_standard_deviation_of_returns():
     expected = make_acer(reward_scale=1.0, reward_normalization="return_std").reward_transform
     assert make_acer(reward_scale=None, reward_normalization=None).reward_transform == expected
-
-
-def test_the_critic_is_that_of_the_actions_and_the_settings():
-    for kind, spec in SPECS.items():
-        role = make_role(spec=spec)
-        expected = ActionValues if kind == "discrete" else StochasticDueling
-        assert make_acer(role, critic="action_value").critic is expected
-        assert make_acer(role, critic="state_value", estimator="vtrace").critic is StateValues
 
 
 FOR_STATE_VALUES = "needs action values; with critic state_value use one of vtrace, n_step"

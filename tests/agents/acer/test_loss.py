@@ -45,11 +45,7 @@ def assert_gradient_is_literal(agent, spec, rollout, seed=0) -> LiteralLoss:
     ("kind", "region", "changes"),
     [
         *(("discrete", region, {}) for region in (OFF, LOGITS, PROBS)),
-        *(
-            (kind, LOGITS, {"std": std})
-            for kind in ("box", "hybrid")
-            for std in ("fixed", "learned", "state_dependent")
-        ),
+        *((kind, LOGITS, {"std": std}) for kind in ("box", "hybrid") for std in STDS),
         ("branches", LOGITS, {}),
     ],
     ids=str,

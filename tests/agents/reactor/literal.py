@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate, product
 
 import numpy as np
 import torch
@@ -13,6 +12,8 @@ from algorithm.agents.reactor import Reactor
 from algorithm.networks import BranchedActorCritic
 from algorithm.rollout import Rollout
 from algorithm.specs import ACTION_MASK, ActionSpec
+from tests.builders import find_allowed_statistics
+from tests.distributions.oracles import find_place
 from tests.oracles import distributional_retrace_by_definition, retrace_by_definition
 
 
@@ -64,32 +65,14 @@ def apply_branch(branch, features: Tensor, state: Tensor) -> tuple[Tensor, Tenso
     return torch.nn.functional.linear(features, branch.head.linear.weight, branch.head.linear.bias), state
 
 
-def find_allowed(spec: ActionSpec, rollout: Rollout) -> Tensor:
-    """Return which combinations of actions are allowed [T+1, B, K]."""
-    combinations, starts = list(product(*map(range, spec.branches))), list(accumulate(spec.branches[:-1], initial=0))
-    if ACTION_MASK not in rollout.obs:
-        return torch.ones((*rollout.first.shape, len(combinations)), dtype=torch.bool)
-    mask = rollout.obs[ACTION_MASK].bool()
-    columns = [
-        torch.stack([mask[..., start + index] for start, index in zip(starts, indices, strict=True)]).all(0)
-        for indices in combinations
-    ]
-    return torch.stack(columns, -1)
-
-
 def compute_policy(agent: Reactor, spec: ActionSpec, logits: Tensor, rollout: Rollout) -> Tensor:
     """Return pi = (1 - e) softmax + e uniform over the allowed combinations [T+1, B, K] (section 4)."""
-    allowed, fraction = find_allowed(spec, rollout), agent.settings.policy_uniform_fraction
+    mask = rollout.obs.get(ACTION_MASK, torch.ones(*rollout.first.shape, sum(spec.branches)))
+    allowed = torch.from_numpy(find_allowed_statistics(agent, mask.bool().numpy(), spec))
+    fraction = agent.settings.policy_uniform_fraction
     softmax = logits.masked_fill(~allowed, -torch.inf).softmax(-1)
     uniform = allowed.double() / allowed.sum(-1, keepdim=True)
     return (1 - fraction) * softmax + fraction * uniform
-
-
-def find_taken(spec: ActionSpec, rollout: Rollout) -> np.ndarray:
-    """Return the index of the taken combination [T, B]."""
-    places = {indices: place for place, indices in enumerate(product(*map(range, spec.branches)))}
-    actions = rollout.raw_action.long().numpy()
-    return np.array([[places[tuple(action.tolist())] for action in row] for row in actions])
 
 
 def compute_atoms(agent: Reactor) -> np.ndarray:
@@ -135,7 +118,7 @@ def compute_literal_terms(agent: Reactor, spec: ActionSpec, rollout: Rollout) ->
         target_values = compute_outputs_by_step(agent.target.network, rollout).values
     rollout = rollout.drop_burn_in()
     pi = compute_policy(agent, spec, outputs.logits, rollout)
-    taken = find_taken(spec, rollout)
+    taken = find_place(spec.branches, rollout.raw_action).numpy()
     index = torch.from_numpy(taken).unsqueeze(-1)
     mu = rollout.behavior.softmax(-1)
     pi_taken, mu_taken = (probs.gather(-1, index).squeeze(-1) for probs in (pi[:-1], mu))

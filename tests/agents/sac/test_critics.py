@@ -71,16 +71,6 @@ def test_the_mean_of_the_target_is_the_scalar_target_unless_positions_are_clippe
     assert target.min() >= 0
 
 
-def test_the_critic_with_the_smaller_mean_gives_the_distribution():
-    critic = make_critic(sac_settings(**{**ATOMS, "n_atoms": 3, "v_min": -1.0, "v_max": 1.0}), is_continuous=True)
-    narrow, wide = torch.tensor([0.0, 1.0, 0.0]), torch.tensor([0.5, 0.0, 0.5])
-    low, high = torch.tensor([0.2, 0.8, 0.0]), torch.tensor([0.0, 0.8, 0.2])
-    pairs = torch.stack((torch.stack((low, narrow)), torch.stack((wide, high))))  # [2 critics, 2 rows, N]
-    assert critic._reduce_distributions(pairs).equal(torch.stack((low, narrow)))
-    assert critic._reduce_distributions(pairs.flip(0)).equal(torch.stack((low, narrow)))
-    torch.testing.assert_close(critic.reduce_ensemble(pairs.log().clamp(min=-99)), torch.tensor([-0.2, 0.0]))
-
-
 @pytest.mark.parametrize("changes", [{}, {"rescale_values": True}, {"ensemble_q_reduce": "mean"}], ids=str)
 def test_equal_critics_share_the_gradient_of_their_minimum(changes):
     critic = make_critic(sac_settings(**changes), is_continuous=True)

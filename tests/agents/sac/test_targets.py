@@ -173,60 +173,6 @@ def test_discrete_dqn_like_the_exact_q_of_the_greedy_policy_is_a_fixed_point_in_
     assert errors.abs().max() < 1e-6  # actions are selected in float32
 
 
-SPACES = {
-    "continuous": (ActionSpec(2), 0.2),
-    "discrete": (ActionSpec(0, (3,)), 0.3),
-    "multi-discrete": (ActionSpec(0, (2, 3)), 0.3),
-    "hybrid": (ActionSpec(1, (3,)), (0.3, 0.2)),
-}
-COLUMNS = 20_000
-
-
-def entropies(agent: Sac, statistics: np.ndarray) -> tuple[float, float]:
-    """Return the entropies of pi(d), and of pi(c|d) in the mean over d, by sums and by quadrature over u."""
-    family = agent.family
-    count, width = family.n_combinations, family.n_combinations * family.n_continuous
-    mean, log_std = statistics[: 2 * width].reshape(2, count, family.n_continuous)
-    probs, of_branches, start = np.ones(1), 0.0, 2 * width
-    for actions in family.branches:
-        own = np.exp(statistics[start : start + actions])
-        own, start = own / own.sum(), start + actions
-        of_branches -= (own * np.log(own)).sum()
-        probs = np.outer(probs, own).ravel()
-    nodes, weights = np.polynomial.hermite_e.hermegauss(100)
-    u = mean[..., None] + np.exp(log_std)[..., None] * nodes
-    slope = (np.log(1 / np.cosh(u) ** 2) * weights).sum(-1) / weights.sum()
-    of_values = (log_std + 0.5 * np.log(2 * np.pi * np.e) + slope).sum(-1)
-    return of_branches, float((probs * of_values).sum())
-
-
-@every_estimator
-@pytest.mark.parametrize(("spec", "alpha"), SPACES.values(), ids=SPACES)
-def test_without_rewards_q_is_the_discounted_entropy_of_actions_of_every_kind(spec, alpha, estimator):
-    """Q = gamma / (1 - gamma) (alpha_d H_d + alpha_c H_c), in the mean over many sequences, for any samples."""
-    agent = tabular_sac(spec, 1, alpha, n_step=3, sequence_length=3, **estimator)
-    weight, _ = agent.policy.heads.parameters()
-    weight.data.normal_(std=0.5, generator=torch.Generator().manual_seed(3))
-    statistics = agent.policy.compute_outputs(torch.ones(1, 1).double())[0].detach().numpy()
-    rates = agent.policy_learner.temperature.alpha().tolist()
-    of_kind = dict(zip(agent.policy_learner.action_kinds, rates, strict=True))
-    of_branches, of_values = entropies(agent, statistics)
-    q = GAMMA / (1 - GAMMA) * (of_kind.get("discrete", 0) * of_branches + of_kind.get("continuous", 0) * of_values)
-    for critics in (agent.critics, agent.target.network):
-        for member in critics.critics:
-            member.head.bias.data.fill_(q)
-
-    behavior = np.tile(statistics.astype(np.float32), (3 * COLUMNS, 1))
-    sample = agent.family.sample(behavior, np.random.default_rng(0)).reshape(3, COLUMNS, -1)
-    parts = (torch.from_numpy(part).double() for part in (sample, behavior.reshape(3, COLUMNS, -1)))
-    rollout = make_sequence(torch.ones(4, COLUMNS, 1).double(), *parts)
-    torch.manual_seed(0)
-    losses, _ = agent.loss(rollout)
-    bias = agent.critics.critics[0].head.bias
-    error = -torch.autograd.grad(losses["critic"], bias)[0].sum().item()
-    assert abs(error) < 0.005 < 0.1 * (1 - GAMMA) * q  # the discounted entropy of one row
-
-
 @pytest.mark.parametrize(("policy", "behavior", "bound"), [(0.0, -60.0, 20), (-60.0, 0.0, -20)], ids=["above", "below"])
 def test_a_ratio_is_bounded_by_twenty_in_its_logarithm(policy, behavior, bound):
     """pi and mu of the second row's action differ by a factor of e^60."""

@@ -216,11 +216,6 @@ def test_devices_are_reported(monkeypatch, cuda, mps, devices, state, line):
     assert state == BROKEN or f"cores of {describe_device(CPU)}{line}" in found[1]
 
 
-def test_torch_is_examined_in_a_separate_process():
-    devices = next(check for check in installation.MACHINE_CHECKS if check.name == "devices")
-    assert devices.find().line == installation.describe_devices()
-
-
 @pytest.mark.parametrize(
     ("value", "state", "line"),
     [

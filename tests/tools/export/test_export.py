@@ -23,7 +23,7 @@ from algorithm.tools.export import export
 from algorithm.tools.export.export import export_role, run_round_trip
 from algorithm.tools.export.requirements import Signature, make_runner
 from algorithm.tools.export.result import ExportFailed
-from tests.builders import make_a2c, make_acer, make_ppo, make_reactor, make_sac
+from tests.builders import make_acer, make_ppo, make_reactor, make_sac
 from tests.tools.export.exported_agents import ACTIONS, BRANCHES, NETS, agent_of, export_of, role_of
 
 LIKE_DQN = {"discrete_dqn_like": True, "discrete_dqn_epsilon": 0.3}
@@ -44,13 +44,9 @@ AGENTS = [
     *product(SOME, ["hybrid"], (9, 15), [{"make": make_sac, "std_max": 2.0}]),
     *product(SOME, ["discrete", "multi-discrete"], (9, 15), [{"make": make_sac, **LIKE_DQN}]),
     *product(["mlp"], ["discrete", "multi-discrete"], (9, 15), [{"make": make_sac, **LIKE_DQN, **CATEGORICAL}]),
-    *product(SOME, ACTIONS, [15], [{"make": make, "std": "state_dependent"} for make in (make_a2c, make_ppo)]),
-    *product(
-        ("mlp", "lstm"),
-        ["hybrid"],
-        [15],
-        [{"make": make, "streams": STREAMS} for make in (make_a2c, make_ppo, make_vtrace)],
-    ),
+    *product(SOME, ACTIONS, [15], [{"make": make_ppo, "std": "state_dependent"}]),  # A2C has the same policy
+    *((net, "hybrid", 15, {"make": make_ppo, "streams": STREAMS}) for net in ("mlp", "lstm")),
+    *((net, "hybrid", 15, {"make": make_vtrace, "streams": STREAMS}) for net in ("mlp", "lstm")),
     *(
         (net, action, opset, changes)
         for net in (*SOME, *BRANCHES)
@@ -108,8 +104,8 @@ def describe(value) -> str:
 
 def is_slow(net: str, action: str, opset: int, changes: dict) -> bool:
     """Return whether another row has the network, and one the action, with the same opset and a similar agent."""
-    make, is_other = changes.get("make", make_acer), net != "mlp" and action in ("continuous", "multi-discrete")
-    return (opset == 9 and (make is make_sac or is_other)) or (make is make_a2c and net != "mlp")
+    is_other = net != "mlp" and action in ("continuous", "multi-discrete")
+    return opset == 9 and (changes.get("make") is make_sac or is_other)
 
 
 @pytest.mark.parametrize(

@@ -63,13 +63,19 @@ def test_a_folder_and_its_variant_train(init, command):
     command("gym/cart_pole -n b -c large --max_step 100")
 
 
-def test_every_line_has_a_comment_and_the_spaces_are_described(init):
-    _, text = init("gym/acrobot")
+def test_every_line_has_a_comment_and_spaces_and_reasons_are_described(init):
+    _, text = init("gym/acrobot", "base_config.n_envs=3")
     assert "# observes obs: float32 [6]" in text
     assert "# acts with one of 3\n" in text
     settings = [line for line in text.split("# A variant")[0].splitlines() if line.startswith("    ")]
     assert len(settings) > 5 and all("# " in line for line in settings)
     assert '"""' in read_nn("gym/acrobot")
+    lines = {line.split(":")[0].strip(): line for line in text.splitlines() if ": " in line}
+    assert "factor of the rewards in learning; null: " in lines["reward_scale"]
+    assert "Here: rewards of about 1; discounted" in lines["reward_scale"]
+    assert "all 999 random actions had the same reward" in lines["action_repeat"]
+    assert "ACER learns several times from each step" in lines["algorithm"]
+    assert "Here" not in lines["n_envs"]  # which was given
 
 
 @pytest.mark.parametrize(
@@ -91,16 +97,6 @@ def test_a_folder_for_any_space_trains(name, changes, expected, init, command):
     assert ("std: learned" in text) == ("float32 from" in text)
     short = "acer_config.learning_starts=50 acer_config.batch_size=4 goal=null"
     command(f"{name} -n a --max_step 200 --set {short}")
-
-
-def test_the_comments_state_why_a_value_was_chosen(init):
-    _, text = init("gym/acrobot", "base_config.n_envs=3")
-    lines = {line.split(":")[0].strip(): line for line in text.splitlines() if ": " in line}
-    assert "factor of the rewards in learning; null: " in lines["reward_scale"]
-    assert "Here: rewards of about 1; discounted" in lines["reward_scale"]
-    assert "all 999 random actions had the same reward" in lines["action_repeat"]
-    assert "ACER learns several times from each step" in lines["algorithm"]
-    assert "Here" not in lines["n_envs"]  # which was given
 
 
 def test_the_same_seed_writes_the_same_files(init):

@@ -8,22 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.task_folder import write_task
+from tests.task_folder import TRUNCATION, write_task
 from tests.tools.reports.run_folders import read_links, read_text
 
-CONFIG = """
-default:
-  base_config: {env_type: PROBE, suggest_settings: false, env_name: truncation,
-    max_step: 90, log_every: 30, save_every: 30, n_envs: 3}
-  acer_config: {rollout_length: 5, sequence_length: 5}
-"""
 RUN = Path("runs/mine/task/a")
 
 
 @pytest.fixture(autouse=True)
 def task():
     """Create the folder mine/task: episodes of ten steps with return 10 in three lanes."""
-    write_task(CONFIG)
+    write_task(TRUNCATION)
 
 
 def read_report(folder=RUN) -> str:
@@ -70,7 +64,8 @@ def test_a_population_reports_on_its_members_with_their_complete_lineage(command
 
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_a_failed_run_has_a_report_with_the_reason(command):
-    (Path("envs/mine/task/config.yaml")).write_text(CONFIG.replace("n_envs: 3", "n_envs: 3, max_nonfinite_updates: 1"))
+    config = TRUNCATION.replace("n_envs: 3", "n_envs: 3, max_nonfinite_updates: 1")
+    Path("envs/mine/task/config.yaml").write_text(config)
     words = "report_config.report=true acer_config.learning_rate=1e30"
     command(f"mine/task -n a --max_step 3000 --set {words}", 4)
     assert "Diverged The run ended with exit status 4 after" in read_text(read_report())

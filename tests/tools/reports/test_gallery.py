@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -19,6 +18,7 @@ from algorithm.parts.lock import FolderLock
 from algorithm.tools.reports import gallery as module
 from algorithm.tools.reports.gallery import make_entry, read_gallery, select_environments, write_gallery
 from algorithm.tools.reports.run_data import read_run
+from tests.faults.runs import wait_until
 from tests.task_folder import write_task
 from tests.tools.reports.run_folders import RESULT, write_run
 
@@ -199,13 +199,6 @@ def test_a_folder_on_the_page_is_trained_again_only_on_request(trained, call):
     write_missed(Path("runs/mine/missed/gallery"), "mine/missed", status=143, env_steps=7000)  # it was interrupted
     assert call("mine/missed")[1] == before and trained == []
     assert call("mine/missed --force")[1] == before and trained == ["mine/missed"]
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.usefixtures("tasks")

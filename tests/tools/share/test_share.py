@@ -74,19 +74,6 @@ def test_a_second_upload_replaces_the_files_of_the_first(server, run, command):
     assert server.private == {"me/cart": False}
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("share runs/nowhere me/cart", "runs/nowhere is no run folder; give one, such as runs/gym/cartpole/NAME"),
-        (f"share {RUN} cart", "cart is not the name of a repository, such as user/name"),
-        (f"share {RUN} ../cart/x", "../cart/x is not the name of a repository"),
-    ],
-)
-def test_a_wrong_argument_is_one_line(server, run, command, line, message):
-    assert message in command.fail(line)
-    assert not server.repositories
-
-
 def test_a_rejected_token_and_a_missing_server_are_one_line_without_the_token(server, run, command, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_another")
     error = command.fail(f"share {run} me/cart")
@@ -119,6 +106,13 @@ def test_what_is_no_run_cannot_be_loaded(server, address, files, message):
         algorithm.load(address)
 
 
-def test_a_missing_library_is_one_line_with_the_command(run, command, monkeypatch):
+def test_a_wrong_argument_and_a_missing_library_are_one_line(server, run, command, monkeypatch):
+    for line, message in (
+        ("share runs/nowhere me/cart", "runs/nowhere is no run folder; give one, such as runs/gym/cartpole/NAME"),
+        (f"share {run} cart", "cart is not the name of a repository, such as user/name"),
+        (f"share {run} ../cart/x", "../cart/x is not the name of a repository"),
+    ):
+        assert message in command.fail(line)
+    assert not server.repositories
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert command.fail(f"share {run} me/cart").endswith('pip install -e ".[hub]"\n')
