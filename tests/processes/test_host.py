@@ -291,9 +291,10 @@ def test_a_call_of_ray_raises_the_exception_of_a_signal(method):
     assert call_ray(method) == [1]
 
 
-def test_a_signal_that_is_deferred_does_not_end_a_call_of_ray():
+def test_a_signal_that_is_deferred_does_not_end_a_call_of_ray(monkeypatch):
     with pytest.raises(Terminated), DeferredSignals() as signals:
         assert call_ray("wait", signal.SIGTERM) == [1] and signals.is_pending
+        monkeypatch.setattr("algorithm.training.signals.BURST_SECONDS", 0.0)
         with pytest.raises(Terminated):
             call_ray("wait", signal.SIGTERM)  # the second is raised at once
 

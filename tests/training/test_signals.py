@@ -3,7 +3,6 @@ import threading
 
 import pytest
 
-import algorithm.training.signals as signals_module
 from algorithm.training.signals import STOP_EXCEPTIONS, DeferredSignals, TerminalClosed, raise_on_stop_signals
 
 
@@ -41,7 +40,7 @@ def test_a_second_signal_after_a_burst_is_raised_at_once(monkeypatch):
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
             reached.append("the rest of the burst")
-            monkeypatch.setattr(signals_module, "BURST_SECONDS", 0.0)
+            monkeypatch.setattr("algorithm.training.signals.BURST_SECONDS", 0.0)
             signal.raise_signal(signal.SIGINT)
             pytest.fail("it waited")
         finally:
