@@ -14,9 +14,10 @@ import numpy as np
 # The observation [sum of branches] that is 1 for allowed actions, all branches concatenated; no network reads it.
 ACTION_MASK = "action_mask"
 # Observations of an agent's team, which only a centralised critic reads: those of the other members have this prefix.
-Value = TypeVar("Value")
 TEAM = "team/"
 TEAM_PRESENT, TEAM_ACTION = f"{TEAM}present", f"{TEAM}action"
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,11 @@ if SIGHUP:
 @contextmanager
 def _handle_stop_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
     """Let `handler` receive the signals that end a run within the block, but not a SIGHUP that is ignored (nohup)."""
+    global _counted_at
     old_handlers = {}
     try:
         if threading.current_thread() is threading.main_thread():
+            _counted_at = -math.inf
             for number in STOP_EXCEPTIONS:
                 if number != SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                     old_handlers[number] = signal.signal(number, handler)
@@ -51,23 +53,26 @@ def raise_on_stop_signals() -> Iterator[None]:
     Further signals in the next `BURST_SECONDS` are ignored, so that a key that is held down does not interrupt the
     handling of the first signal. Has no effect outside of the main thread, which receives no signals.
     """
-    global _raised_at
-    _raised_at = -math.inf
     with _handle_stop_signals(_handle_stop):
         yield
 
 
-_raised_at = -math.inf  # time of the last exception; global, as signal handlers are
+_counted_at = -math.inf  # time of the last signal that was deferred or raised; global, as signal handlers are
+
+
+def _is_in_burst() -> bool:
+    """Return whether a signal that is received now belongs to a burst, of which only the first signal counts."""
+    return time.monotonic() - _counted_at <= BURST_SECONDS
 
 
 def _handle_stop(number: int, frame: FrameType | None) -> None:
-    if time.monotonic() - _raised_at > BURST_SECONDS:
+    if not _is_in_burst():
         _raise(number)
 
 
 def _raise(number: int) -> None:
-    global _raised_at
-    _raised_at = time.monotonic()
+    global _counted_at
+    _counted_at = time.monotonic()
     raise STOP_EXCEPTIONS[number]
 
 
@@ -84,7 +89,6 @@ class DeferredSignals(ExitStack):
     def __init__(self) -> None:
         super().__init__()
         self._pending: list[int] = []
-        self._counted_at = -math.inf  # time of the last signal that was deferred or raised
         self._defers_all = False
 
     def __enter__(self) -> DeferredSignals:
@@ -105,7 +109,6 @@ class DeferredSignals(ExitStack):
     def raise_pending(self) -> None:
         """Raise the exception of the first deferred signal, if there is one."""
         if self._pending:
-            self._counted_at = time.monotonic()
             _raise(self._pending[0])
 
     def defer_all(self) -> None:
@@ -113,10 +116,10 @@ class DeferredSignals(ExitStack):
         self._defers_all = True
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        now = time.monotonic()
-        if now - self._counted_at <= BURST_SECONDS:
+        global _counted_at
+        if _is_in_burst():
             return
-        self._counted_at = now
+        _counted_at = time.monotonic()
         self._pending.append(number)
         if len(self._pending) > 1 and not self._defers_all:
             self.raise_pending()
