@@ -294,7 +294,7 @@ class SacSettings(OptimizerSettings, CategoricalSettings, ReplaySettings):
     reset_shrink: Annotated[float, Range(at_least=0, below=1), Unless(reset_every=None)]
     random_steps: Annotated[int, Range(at_least=0)]
     n_step: Annotated[int, Range(at_least=1)]
-    learned_rows: Annotated[Literal["all", "first"], OnlyIf(discrete_dqn_like=True), Unless(n_step=1)]
+    learned_rows: Annotated[Literal["all", "first"], Unless(n_step=1)]
     use_n_step_is: Annotated[bool, Unless(n_step=1)]
     estimator: Annotated[Literal[find_estimators(reads="trace_clip")], Unless(n_step=1, use_n_step_is=False)]
     v_lambda: Annotated[float, Range(above=0), Unless(n_step=1)]  # lambda

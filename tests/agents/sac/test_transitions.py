@@ -11,8 +11,9 @@ import torch
 from algorithm.agents.sac.transitions import join_steps
 from algorithm.networks import Blueprint, FrameStack, Gru, Torso, Vector
 from algorithm.returns import n_step_return
+from algorithm.rollout import COLLECTED
 from algorithm.specs import ActionSpec, ObsSpec, Role
-from tests.builders import make_sac, random_rollout, to_float64
+from tests.builders import make_sac, random_rollout, random_rollout_of, to_float64
 
 WARMUP, STEPS, COLUMNS = 2, 4, 200
 
@@ -49,17 +50,29 @@ def test_features_are_those_of_the_first_row_and_of_the_row_after_the_rewards(ro
     assert torch.equal(features, target_features) and torch.equal(features, acting_features)
 
 
-def test_double_dqn_has_the_errors_of_the_first_rows_of_batches_and_of_all_rows_of_collected_rollouts(rollout):
-    role, errors = Role(COLUMNS, {"obs": ObsSpec((3,))}, ActionSpec(0, (3,))), {}
-    settings = {"discrete_dqn_like": True, "n_step": STEPS, "sequence_length": STEPS, "use_n_step_is": False}
+# Both compute the same targets without entropy terms, and for equal samples of the next actions.
+WITHOUT_ENTROPY = {"alpha_critic_scale": 0.0, "std_init": 1e-7, "std_min": 0.0}
+
+
+@pytest.mark.parametrize(
+    "spec, settings",
+    [
+        (ActionSpec(0, (3,)), {"discrete_dqn_like": True}),
+        (ActionSpec(2), WITHOUT_ENTROPY),
+        (ActionSpec(2), {"critic": "categorical", **WITHOUT_ENTROPY}),
+    ],
+)
+def test_errors_are_those_of_the_first_rows_of_batches_and_of_all_rows_of_collected_rollouts(spec, settings):
+    role, errors = Role(COLUMNS, {"obs": ObsSpec((3,))}, spec), {}
+    settings = {"n_step": STEPS, "sequence_length": STEPS, "use_n_step_is": False, **settings}
     for learned_rows in ("all", "first"):
         torch.manual_seed(0)
         agent = make_sac(role, learned_rows=learned_rows, **settings)
-        batch = rollout.convert(lambda value: value.float() if value.is_floating_point() else value)
-        for name, index in (("batch", rollout.index), ("collected", rollout.index - COLUMNS)):
+        batch = random_rollout_of(agent, role, rows=STEPS).convert(torch.from_numpy)
+        for name, index in (("batch", np.arange(COLUMNS)), ("collected", np.full(COLUMNS, COLLECTED))):
             _, result = agent.loss(replace(batch, index=index))
             errors[learned_rows, name] = result.compute_row_errors()
-    valid = rollout.drop_burn_in().valid
+    valid = batch.valid
     torch.testing.assert_close(errors["first", "batch"][valid[:1]], errors["all", "batch"][:1][valid[:1]])
     assert errors["first", "batch"].shape == (1, COLUMNS) and errors["first", "collected"].shape == valid.shape
 
