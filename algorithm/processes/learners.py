@@ -288,7 +288,7 @@ class LearnerPeers:
                 _raise_cause(received)
                 if missing := len(arguments) - len(received):
                     raise LearnerUnreachable(
-                        f"{missing} of {self.size} learners have not replied within {self.timeout:g} s "
+                        f"{missing} of {self.size} learners did not answer within {self.timeout:g} s "
                         "(cluster_config.timeout); resume from the last checkpoint"
                     )
         except LearnerUnreachable:
