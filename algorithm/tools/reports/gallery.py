@@ -48,6 +48,7 @@ class GalleryEntry:
     Attributes:
         environment: name of its environment folder.
         goal: mean return of its goal; None without one.
+        reached: whether training ended at its goal, or the evaluation at its end is at the goal.
         seconds: time of its training.
         limit: seconds for which it was trained at most; None if they are not known.
         mean_return: mean training return at its end; None if no episode has ended.
@@ -137,6 +138,16 @@ def read_complete_run(environment: str) -> RunData | None:
     return run if run and run.record["status"] == 0 and not run.in_training else None
 
 
+def is_at_goal(run: RunData) -> bool:
+    """Return whether a run reached its goal, or its evaluation does.
+
+    A run that explores by random actions may be at its goal in evaluation only; training episodes would end it.
+    """
+    evaluation = (run.record.get("evaluation") or {}).values()
+    is_evaluated = run.goal is not None and len(evaluation) > 0
+    return bool(run.record["reached"]) or (is_evaluated and all(one["mean"] >= run.goal for one in evaluation))
+
+
 def train_within(environment: str, seconds: int, output: Output) -> str | None:
     """Train a run for at most `seconds`, and record videos of it if it reached its goal. Return why there is no run."""
     folder = find_folder(environment)
@@ -148,9 +159,10 @@ def train_within(environment: str, seconds: int, output: Output) -> str | None:
     result = _run_command(training, seconds + STOP_SECONDS)
     if "error" in result:
         return result["error"]
-    if read_complete_run(environment) is None:
+    run = read_complete_run(environment)
+    if run is None:
         return f"it has learned nothing within {seconds} s"
-    if result.get("reached"):
+    if is_at_goal(run):
         videos = _run_command([environment, "-n", NAME, "--run", "--video"], None)
         if "error" in videos:
             output.log(f"{environment}: no video: {videos['error']}")
@@ -206,7 +218,7 @@ def make_entry(folder: Path, run: RunData, limit: float | None) -> GalleryEntry:
         environment=run.environment,
         algorithm=run.algorithm,
         goal=run.goal,
-        reached=bool(run.record["reached"]),
+        reached=is_at_goal(run),
         env_steps=run.record["env_steps"],
         seconds=run.record["seconds"],
         limit=limit,

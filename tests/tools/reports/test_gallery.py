@@ -41,10 +41,11 @@ PROBES = {  # name: env steps, goal
 
 
 def write_missed(folder, environment, **changes):
-    """Write the run of another environment that did not reach its goal."""
+    """Write the run of another environment that did not reach its goal of 475."""
     write_run(folder)
     (folder / "environment.txt").write_text(f"{environment}\n")
-    record = {**RESULT, "environment": environment, "reached": False, **changes}
+    below = {"agent": {**RESULT["evaluation"]["agent"], "mean": 474.9}}
+    record = {**RESULT, "environment": environment, "reached": False, "evaluation": below, **changes}
     (folder / "result.json").write_text(json.dumps(record))
     return folder
 
@@ -101,6 +102,15 @@ def test_the_video_of_the_median_episode_is_shown_and_a_run_without_videos_and_r
     page = write_page(tmp_path / "other", [folder])
     assert "![" not in page.read_text(encoding="utf-8")
     assert {path.name for path in page.parent.iterdir()} == {page.name, "gallery.json"}
+
+
+@pytest.mark.parametrize(("mean", "is_shown"), [(475.0, True), (474.9, False)])
+def test_a_run_whose_evaluation_alone_is_at_the_goal_is_shown(mean, is_shown, tmp_path):
+    evaluation = {"agent": {**RESULT["evaluation"]["agent"], "mean": mean}}
+    page = write_page(tmp_path / "page", [write_missed(tmp_path / "a", "mine/task_b", evaluation=evaluation)])
+    assert ("## mine/task_b" in page.read_text(encoding="utf-8")) == is_shown
+    without = write_missed(tmp_path / "b", "mine/task_b", evaluation=None)
+    assert "## Goal not reached" in write_page(tmp_path / "page", [without]).read_text(encoding="utf-8")
 
 
 def test_a_page_is_read_and_written_without_its_runs(tmp_path):
