@@ -48,7 +48,7 @@ class GalleryEntry:
     Attributes:
         environment: name of its environment folder.
         goal: mean return of its goal; None without one.
-        reached: whether training ended at its goal, or the evaluation at its end is at the goal.
+        reached: whether it is at its goal, as `is_at_goal` decides.
         seconds: time of its training.
         limit: seconds for which it was trained at most; None if they are not known.
         mean_return: mean training return at its end; None if no episode has ended.
@@ -139,17 +139,18 @@ def read_complete_run(environment: str) -> RunData | None:
 
 
 def is_at_goal(run: RunData) -> bool:
-    """Return whether a run reached its goal, or its evaluation does.
+    """Return whether training ended at the goal, or every mean return of the evaluation is at least the goal.
 
-    A run that explores by random actions may be at its goal in evaluation only; training episodes would end it.
+    Random actions of an exploring agent can keep its training episodes below a goal that its evaluation reaches.
     """
-    evaluation = (run.record.get("evaluation") or {}).values()
-    is_evaluated = run.goal is not None and len(evaluation) > 0
-    return bool(run.record["reached"]) or (is_evaluated and all(one["mean"] >= run.goal for one in evaluation))
+    reached, evaluation = bool(run.record["reached"]), run.record.get("evaluation")
+    if reached or run.goal is None or not evaluation:
+        return reached
+    return all(one["mean"] >= run.goal for one in evaluation.values())
 
 
 def train_within(environment: str, seconds: int, output: Output) -> str | None:
-    """Train a run for at most `seconds`, and record videos of it if it reached its goal. Return why there is no run."""
+    """Train a run for at most `seconds`, and record videos of it if it is at its goal. Return why there is no run."""
     folder = find_folder(environment)
     assert folder is not None  # as of every folder in the list
     if read_variant(folder / CONFIG_FILE, VARIANT).get("goal") is None:
@@ -206,7 +207,7 @@ def write_gallery(folder: Path, entries: Mapping[str, GalleryEntry], left_out: M
 
 
 def make_entry(folder: Path, run: RunData, limit: float | None) -> GalleryEntry:
-    """Return the entry of a run; if it reached its goal, its chart and its video are written into the folder.
+    """Return the entry of a run; if it is at its goal, its chart and its video are written into the folder.
 
     Args:
         folder: folder of the page; created if it does not exist.
